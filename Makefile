@@ -1,0 +1,40 @@
+# `make demo` and `make test` do all their own set-up, in .venv.
+# PIP_ARGS passes options to pip, for example an index of your own.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+
+install: $(READY)  ## create .venv and install leantrain with its tools
+
+# The constraints keep a machine without a GPU from pulling the CUDA packages of another torch.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## train a small ResNet on scikit-learn's digits and show the result
+	@out=$$(mktemp -d)/demo; $(BIN)/leantrain train --data digits --width 16 --epochs 15 --out $$out
+
+# One thread per test process: torch's threads of two processes would wait for each other.
+test: $(READY)  ## run the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build

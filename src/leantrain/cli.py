@@ -1,0 +1,273 @@
+"""The command: train · eval · methods. Flags derive from the dataclasses that define the settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leantrain.config import FIELDS, OPERATIONAL, TrainConfig, from_mapping, read_yaml
+from leantrain.errors import LeanError, nearest
+from leantrain.options import scalar_type
+
+if TYPE_CHECKING:
+    from leantrain.train import Run
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command; a mistake of the user's is one sentence on standard error and exit code 2."""
+    try:
+        code = cli.main(args=argv, prog_name="leantrain", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = 2
+    except (click.ClickException, LeanError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        click.echo(f"leantrain: {_sentence(text)}", err=True)
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("leantrain: interrupted", err=True)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(text: str) -> str:
+    """The sentence alone: a DataLoader wraps a worker's exception into the text of its traceback."""
+    marker = "LeanError: "
+    return text.rsplit(marker, 1)[1].strip() if marker in text else text
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under the headings of their fields."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                group = FIELDS[str(parameter.name)].metadata["group"] if parameter.name in FIELDS else "Output"
+                sections.setdefault(group, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def _option(field: dataclasses.Field[Any]) -> click.Option:
+    """The flag of one setting. None stands for "not given", so that a config file can tell it from a default."""
+    kind = scalar_type(typing.get_type_hints(TrainConfig)[field.name])
+    flag = "--" + field.name.replace("_", "-")
+    text = field.metadata["help"]
+    if field.default is not None and field.default != "" and kind is not bool:
+        text += f" (default: {field.default})"
+    if field.metadata["choices"]:
+        text = f"{', '.join(field.metadata['choices'])}: {text}"
+    if kind is bool:
+        shown = {True: "on", False: "off"}.get(field.default)
+        text += f" (default: {shown})" if shown else ""
+        return click.Option([f"{flag}/--no-{flag[2:]}"], default=None, help=text)
+    metavar = {int: "N", float: "X"}.get(kind, "DIR" if field.name in ("out", "data_root") else "TEXT")
+    return click.Option([flag], type=kind, default=None, help=text, metavar=metavar)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="leantrain")
+def cli() -> None:
+    """Train image classifiers on fewer and cheaper examples, with the accuracy kept."""
+
+
+@click.command("train", cls=GroupedCommand)
+@click.option("--config", "config_file", type=Path, help="YAML file of these settings; flags win over it", metavar="FILE")
+@click.option("--resume", is_flag=True, help="go on with the run in --out where it was cut")
+def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
+    """Train a model and write what came of it to a folder.
+
+    \b
+    leantrain train                                   scikit-learn's digits, in seconds
+    leantrain train --data cifar10 --train-limit 10000 --model resnet8 --epochs 16
+    leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
+    """
+    given = {} if config_file is None else read_yaml(config_file)
+    given.update(from_mapping({name: value for name, value in flags.items() if value is not None}, "the command line"))
+    return _train(given, resume)
+
+
+train.params.extend(_option(field) for field in FIELDS.values())
+cli.add_command(train)
+
+
+def _train(given: dict[str, Any], resume: bool) -> int:
+    stored = _stored_settings(given, resume)
+    if "data" in given and stored and given["data"] != stored["data"]:
+        raise _changed("data", given["data"], stored["data"])
+    config = TrainConfig(**{**stored, **given})
+
+    # Only now the heavy half: a wrong flag is told at once.
+    import torch
+
+    from leantrain.display import make_display, result_table
+    from leantrain.train import Interrupted, Run, load_images, resolve
+
+    if config.tensorboard:
+        _need_tensorboard()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    images = load_images(config)
+    config = resolve(config, images)
+    for name in stored.keys() & given.keys() - OPERATIONAL:
+        if getattr(config, name) != stored[name]:
+            raise _changed(name, given[name], stored[name])
+    out = Path(config.out) if config.out else _free_folder(config)
+    config = dataclasses.replace(config, out=str(out))
+    display = make_display()
+    run = Run(config, images, out, display)
+    if resume and (out / "result.json").exists():
+        result = json.loads((out / "result.json").read_text())
+        display.note(f"this run is finished; its result is in {out}")
+    else:
+        if not resume or not run.load_checkpoint():
+            run.write_config()
+        display.note(_headline(run))
+        try:
+            result = run.train()
+        except Interrupted as stop:
+            command = f"leantrain train --out {shlex.quote(str(out))} --resume"
+            display.note(f"stopped and saved at step {run.steps}; go on with: {command}")
+            return stop.exit_code
+    _console().print(result_table(result))
+    click.echo(f"written to {out}", err=True)
+    return 0
+
+
+def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:
+    """The settings of the run to resume; nothing for a new one, whose folder must not hold a run already."""
+    out = None if given.get("out") is None else Path(given["out"])
+    if resume and out is None:
+        raise LeanError("--resume needs --out DIR, the folder of the run to go on with.")
+    if out is not None and out.exists() and not out.is_dir():
+        raise LeanError(f"--out is '{out}', which is a file; choose a folder.")
+    config = None if out is None else out / "config.yaml"
+    if config is not None and resume:
+        if not config.exists():
+            raise LeanError(f"there is no run to resume in '{out}'; drop --resume to start one there.")
+        return read_yaml(config)
+    if config is not None and config.exists():
+        raise LeanError(f"'{out}' holds a run already; go on with it by --resume, or choose another --out.")
+    return {}
+
+
+def _changed(name: str, now: Any, before: Any) -> LeanError:
+    flag = "--" + name.replace("_", "-")
+    return LeanError(
+        f"{flag} is {now}, but the run to resume was started with {before}; "
+        f"drop {flag}, or start a new run in another --out."
+    )
+
+
+def _free_folder(config: TrainConfig) -> Path:
+    """runs/DATA-MODEL-METHOD-SEED, with a number behind it where that is taken."""
+    words = (Path(config.data).name or "data", config.model, config.method, f"seed{config.seed}")
+    name = "-".join(str(word) for word in words)
+    name = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder
+
+
+def _headline(run: Run) -> str:
+    """What will be trained, at what cost, for about how long."""
+    from leantrain.train import expected_cost, expected_seconds
+
+    config, images = run.config, run.images
+    parameters = sum(p.numel() for p in run.module.parameters())
+    cost = expected_cost(config, len(images.train))
+    bad = f" ({images.bad_images} bad images left out)" if images.bad_images else ""
+    start = f"resuming at step {run.steps}" if run.steps else "training"
+    return (
+        f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
+        f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes; {config.method}, "
+        f"{config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
+        f"cost at most {cost:.1f} epochs, about {_duration(expected_seconds(run))}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _need_tensorboard() -> None:
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        raise LeanError("--tensorboard needs the tensorboard package: pip install 'leantrain[tensorboard]'.") from None
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+@cli.command("eval")
+@click.argument("folder", type=Path, metavar="DIR")
+@click.option("--data", help="another set than the run's, with the same classes", metavar="TEXT")
+@click.option("--data-root", help="where sets known by name are kept", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
+def eval_command(folder: Path, data: str | None, data_root: str | None, as_json: bool) -> None:
+    """Evaluate the model that a run saved, on its own test set or on another one."""
+    settings_file = folder / "config.yaml"
+    if not settings_file.exists() or not (folder / "model.safetensors").exists():
+        raise LeanError(f"'{folder}' holds no finished run (config.yaml and model.safetensors); train one first.")
+    settings = read_yaml(settings_file)
+    overrides = {"data": data, "data_root": data_root, "validation": 0.0 if data else None}
+    settings.update({name: value for name, value in overrides.items() if value is not None})
+    from leantrain.train import evaluate_folder
+
+    outcome = evaluate_folder(folder, TrainConfig(**settings))
+    if as_json:
+        click.echo(json.dumps(outcome, indent=2))
+        return
+    from rich.table import Table
+
+    table = Table(title=f"{folder} on {outcome['data']}", show_header=False, title_justify="left")
+    for name in ("test_accuracy", "macro_f1", "worst_class_accuracy", "calibration_error", "test_loss"):
+        table.add_row(name.replace("_", " "), f"{outcome[name]:.4f}")
+    _console().print(table)
+
+
+@cli.command("methods")
+@click.argument("name", required=False)
+def methods_command(name: str | None) -> None:
+    """List the methods, or one method's options with their meaning and default."""
+    from leantrain.methods import METHODS
+
+    if name is None:
+        width = max(map(len, METHODS))
+        for known, kind in METHODS.items():
+            click.echo(f"{known:<{width}}  {_first_line(kind)}")
+        click.echo("\nleantrain methods NAME tells a method's options; write them as NAME[option=value,…].")
+        return
+    if name not in METHODS:
+        raise LeanError(f"method '{name}' is not known; there are {', '.join(METHODS)}.{nearest(name, METHODS)}")
+    kind = METHODS[name]
+    click.echo(f"{name}: {_first_line(kind)}")
+    options = [f for f in dataclasses.fields(kind) if "help" in f.metadata]
+    if not options:
+        click.echo("It has no options.")
+    for option in options:
+        choices = f" [{', '.join(option.metadata['choices'])}]" if option.metadata["choices"] else ""
+        default = str(option.default).lower() if isinstance(option.default, bool) else option.default
+        click.echo(f"  {option.name} = {default}{choices}\n      {option.metadata['help']}")
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,78 @@
+"""Random crop, mirror and normalisation: a whole batch at a time, on the device it trains on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from leantrain import rng
+
+if TYPE_CHECKING:
+    from leantrain.data import ImageSet
+
+
+class Augment:
+    """Turns batches of bytes into what the network sees.
+
+    What happens to an example depends on (seed, epoch, its index) and on nothing else: not on the batch it came in,
+    the worker that read it or the rank that trains it.
+    """
+
+    def __init__(self, images: ImageSet, seed: int, device: torch.device | str) -> None:
+        self.pad = images.pad
+        self.flip = images.flip
+        self.seed = seed
+        mean = torch.tensor(images.mean, dtype=torch.float64)
+        std = torch.tensor(images.std, dtype=torch.float64)
+        # (x / 255 - mean) / std as one multiplication and one addition.
+        self.scale = (1.0 / (255.0 * std)).float().to(device)
+        self.shift = (-mean / std).float().to(device)
+
+    def train(self, inputs: Tensor, index: Tensor, epoch: int) -> Tensor:
+        """Crop, mirror and normalise `inputs`, (n, C, H, W) bytes; float32 and channels_last come out.
+
+        What a crop shows from beyond the edge has the set's mean colour, which is exactly 0 after normalisation.
+        """
+        pixels = _nhwc(inputs)
+        if not (self.pad or self.flip):
+            return self._normalise(pixels).permute(0, 3, 1, 2)
+        # Drawn where the index lives and moved afterwards: the numbers are the same on every device.
+        draws = rng.uniform(self.seed, epoch, index, 3).to(pixels.device, non_blocking=True)
+        mirrored = (draws[:, 2] < 0.5) if self.flip else torch.zeros_like(draws[:, 2], dtype=torch.bool)
+        if not self.pad:
+            turned = torch.where(mirrored.view(-1, 1, 1, 1), pixels.flip(2), pixels)
+            return self._normalise(turned).permute(0, 3, 1, 2)
+
+        number, height, width, channels = pixels.shape
+        offset = (draws[:, :2] * (2 * self.pad + 1)).long() - self.pad
+        rows = torch.arange(height, device=pixels.device) + offset[:, :1]
+        cols = torch.arange(width, device=pixels.device) + offset[:, 1:]
+        cols = torch.where(mirrored.unsqueeze(1), cols.flip(1), cols)
+        inside_rows = ((rows >= 0) & (rows < height)).float()
+        inside_cols = ((cols >= 0) & (cols < width)).float().repeat_interleave(channels, dim=1)
+        rows, cols = rows.clamp_(0, height - 1), cols.clamp_(0, width - 1)
+        # One gather of whole pixels from a flat view: three times as fast as indexing with three tensors.
+        first = torch.arange(number, device=pixels.device).unsqueeze(1) * height
+        place = ((first + rows) * width).unsqueeze(2) + cols.unsqueeze(1)
+        moved = pixels.view(-1, channels).index_select(0, place.view(-1)).view(number, height, width, channels)
+        # Bytes cannot hold the mean exactly, so the outside is set to 0 afterwards.
+        lines = self._normalise(moved).view(number, height, width * channels)
+        lines.mul_(inside_rows.unsqueeze(2)).mul_(inside_cols.unsqueeze(1))
+        return lines.view(number, height, width, channels).permute(0, 3, 1, 2)
+
+    def evaluate(self, inputs: Tensor) -> Tensor:
+        """Normalise only."""
+        return self._normalise(_nhwc(inputs)).permute(0, 3, 1, 2)
+
+    def _normalise(self, pixels: Tensor) -> Tensor:
+        # By whole lines of width * C: five times as fast as broadcasting over the three channels.
+        width = pixels.shape[2]
+        lines = torch.addcmul(self.shift.repeat(width), pixels.flatten(2).float(), self.scale.repeat(width))
+        return lines.view(pixels.shape)
+
+
+def _nhwc(inputs: Tensor) -> Tensor:
+    """The batch as it lies in channels_last memory: a view, unless somebody changed the layout on the way."""
+    return inputs.permute(0, 2, 3, 1).contiguous()

@@ -1,0 +1,235 @@
+"""One part of a set, train or test: batches of bytes by example index, from memory or from encoded files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leantrain import rng
+from leantrain.data import decode
+from leantrain.errors import LeanError
+
+EVALUATION = -1
+"""The epoch that means "no random crop"."""
+
+
+class Images(Protocol):
+    """One part of a set. Indices are positions in this part, 0 … len - 1."""
+
+    @property
+    def targets(self) -> Tensor:
+        """int64, one per example, on the CPU."""
+
+    @property
+    def ids(self) -> tuple[str, ...] | Tensor:
+        """Who each example is, whatever the cut: its place in the full part, or its file's path below the set's."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Bytes (n, C, H, W) in channels_last memory, and int64 targets; `epoch` -1 asks for the evaluation view."""
+
+    def select(self, indices: Tensor) -> Images:
+        """The part with these examples only, in this order."""
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        """Feed what tells this part's content from another's to a hash."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryImages:
+    """Decoded images, (N, H, W, C) bytes: a batch is one gather."""
+
+    pixels: Tensor
+    targets: Tensor
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        return self.pixels.index_select(0, indices).permute(0, 3, 1, 2), self.targets.index_select(0, indices)
+
+    def select(self, indices: Tensor) -> MemoryImages:
+        return MemoryImages(self.pixels[indices], self.targets[indices], self.ids[indices])
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        update(self.ids.numpy().tobytes())
+        update(self.pixels[:: max(1, len(self) // 64)].numpy().tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """Encoded images as files: `paths` below `root`."""
+
+    root: str
+    paths: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, position: int) -> bytes:
+        with open(os.path.join(self.root, self.paths[position]), "rb") as file:
+            return file.read()
+
+    def name(self, position: int) -> str:
+        return os.path.join(self.root, self.paths[position])
+
+    def ids(self) -> tuple[str, ...]:
+        return self.paths
+
+    def select(self, positions: Tensor) -> Folder:
+        return replace(self, paths=tuple(self.paths[i] for i in positions.tolist()))
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        update("\0".join(self.paths).encode("utf-8", "surrogateescape"))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Encoded images as the rows of a table, in one block of bytes.
+
+    One block and its offsets instead of a list: forked workers share it, where touching a list's reference counts
+    would copy it page by page.
+    """
+
+    label: str
+    block: np.ndarray[Any, np.dtype[np.uint8]]
+    start: np.ndarray[Any, np.dtype[np.int64]]
+    end: np.ndarray[Any, np.dtype[np.int64]]
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, position: int) -> bytes:
+        return self.block[self.start[position] : self.end[position]].tobytes()
+
+    def name(self, position: int) -> str:
+        return f"{self.label}, row {int(self.rows[position])}"
+
+    def ids(self) -> Tensor:
+        return self.rows
+
+    def select(self, positions: Tensor) -> Table:
+        at = positions.numpy()
+        return replace(self, start=self.start[at], end=self.end[at], rows=self.rows[positions])
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        update(self.rows.numpy().tobytes())
+        update((self.end - self.start).tobytes())  # lengths of the encoded images: nearly as telling as their pixels
+
+
+@dataclass(frozen=True, eq=False)
+class FileImages:
+    """Encoded images, decoded when a batch asks for them: meant to run in DataLoader workers.
+
+    Images of up to `decode.SMALL` pixels are shown whole; larger ones get a random crop of 25 % to 100 % of their
+    area in training, and the middle of the picture in evaluation. (Torchvision's default goes down to 8 %, made for
+    90 epochs and more; runs here are shorter.)
+    """
+
+    source: Folder | Table
+    targets: Tensor
+    size: int
+    seed: int
+
+    @property
+    def ids(self) -> tuple[str, ...] | Tensor:
+        return self.source.ids()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        pixels = np.empty((len(indices), self.size, self.size, 3), dtype=np.uint8)
+        random = epoch != EVALUATION and self.size > decode.SMALL
+        draws = rng.uniform(self.seed, epoch, indices, 4, purpose="crop").tolist() if random else None
+        for row, position in enumerate(indices.tolist()):
+            if draws is not None:
+                window = decode.random_window(*draws[row])
+            else:
+                window = decode.whole if self.size <= decode.SMALL else decode.middle
+            pixels[row] = self._decoded(position, window)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2), self.targets.index_select(0, indices)
+
+    def select(self, indices: Tensor) -> FileImages:
+        return replace(self, source=self.source.select(indices), targets=self.targets[indices])
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        self.source.digest(update)
+
+    def readable(self) -> Tensor:
+        """Which images can be read: one bool each, from decoding every one of them once."""
+
+        def check(position: int) -> bool:
+            try:
+                decode.verify(self.source.read(position))
+            except decode.BAD:
+                return False
+            return True
+
+        # Threads: reading and both decoders let go of the interpreter lock.
+        with ThreadPoolExecutor(max_workers=min(32, os.cpu_count() or 1)) as pool:
+            return torch.tensor(list(pool.map(check, range(len(self)))), dtype=torch.bool)
+
+    def _decoded(self, position: int, window: decode.Window) -> decode.Pixels:
+        try:
+            return decode.picture(self.source.read(position), window, self.size)
+        except decode.BAD as error:
+            # One line, whatever the file is called: a worker's traceback ends with it, and the command prints it.
+            raise LeanError(unreadable(self.source.name(position), error)) from error
+
+
+def unreadable(name: str, error: BaseException) -> str:
+    """The sentence for an image that cannot be read."""
+    why = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".") or type(error).__name__
+    return (
+        f"The image {name!r} cannot be read ({why}); mend or remove it, "
+        "or pass --skip-bad-images to leave such images out."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A set as it was found, before anything is held out or limited; the fields are `ImageSet`'s.
+
+    Attributes:
+        where: How an error message calls the set.
+    """
+
+    name: str
+    where: str
+    train: Images
+    test: Images
+    classes: tuple[str, ...]
+    image_size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    pad: int
+    flip: bool
+
+
+def some(names: Iterable[str], limit: int = 5) -> str:
+    """`'a', 'b' and 3 more`: names for one readable sentence, however many there are."""
+    listed = list(names)
+    text = ", ".join(repr(name) for name in listed[:limit])
+    return text if len(listed) <= limit else f"{text} and {len(listed) - limit} more"
+
+
+def check_labels(targets: Tensor, classes: int, where: str) -> None:
+    """Refuse labels that are no class, before anything counts by them."""
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= classes:
+        raise LeanError(
+            f"{where} has the label {low if low < 0 else high}, but labels go from 0 to {classes - 1} here; "
+            "number the classes from 0 without gaps."
+        )

@@ -1,0 +1,49 @@
+"""Where a data set comes from: a known name, a folder's name under the data root, or a path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from leantrain.data import files, known
+from leantrain.data.images import Found
+from leantrain.errors import LeanError, nearest
+
+READERS: dict[str, Callable[[Path, int | None], Found]] = {
+    "digits": known.digits,
+    "fashion-mnist": known.fashion_mnist,
+    "cifar10": known.cifar10,
+    "cifar100": known.cifar100,
+}
+NAMES: tuple[str, ...] = (*READERS, "imagenet")
+"""The sets `load` knows by name."""
+
+
+def default_root() -> Path:
+    """Where named sets live unless the caller says otherwise."""
+    chosen = os.environ.get("LEANTRAIN_DATA")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "leantrain-data"
+
+
+def find(name: str, root: Path, seed: int, image_size: int | None) -> Found:
+    """The set called `name`, or the one that lies there."""
+    if name in READERS:
+        return READERS[name](root, image_size)
+    if name == "imagenet":
+        place = root / "imagenet"
+        if not (place / "train").is_dir():
+            raise LeanError(
+                f"ImageNet is not at {place}, and cannot be downloaded without an account; put its class folders "
+                f"into {place / 'train'} and {place / 'val'}, or name another place with --data-root."
+            )
+        return files.load(place, "imagenet", seed, image_size)
+    path = Path(name).expanduser()
+    is_path = any(separator in name for separator in (os.sep, os.altsep) if separator)
+    if name and (is_path or path.exists()):
+        return files.load(path, path.resolve().name, seed, image_size)
+    if name and (root / name).is_dir():
+        return files.load(root / name, name, seed, image_size)
+    raise LeanError(
+        f"Unknown data set '{name}'.{nearest(name, NAMES)} Give one of {', '.join(NAMES)}, or a path to a folder."
+    )

@@ -1,0 +1,16 @@
+"""What a user did that cannot work, said in one sentence that names the value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LeanError(ValueError):
+    """A mistake the user can mend. The command prints its sentence alone and exits with 2; a loop sees a ValueError."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the known name closest to a mistyped one, or nothing when none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,301 @@
+"""Lean: what a training loop holds on to. It plans each epoch, computes each loss and keeps the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from leantrain.errors import LeanError
+from leantrain.ledger import WHOLE, Ledger
+from leantrain.loader import (
+    Batch,
+    Key,
+    PlannedDataset,
+    PlanSampler,
+    check_dataset,
+    check_target,
+    find_keys,
+    planned_dataloader,
+)
+from leantrain.methods import Method, Moment, parse_method
+from leantrain.plan import Plan
+from leantrain.rng import generator
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+def attach(
+    model: nn.Module,
+    dataset: Any,
+    method: Method | str = "sgd",
+    *,
+    epochs: int,
+    budget: float | None = None,
+    seed: int = 0,
+    criterion: Criterion | None = None,
+    label_smoothing: float = 0.0,
+    collate: Callable[[list[Any]], Any] | None = None,
+    inputs: Key | None = None,
+    targets: Key | None = None,
+) -> Lean:
+    """Put a method between a data set and a model; the loop around it stays the caller's.
+
+    Args:
+        model: the model that is trained. Wrap it (DDP, Fabric, compile) before or after; assign `lean.model` then.
+        dataset: a map-style data set of (input, class index), or of dicts.
+        method: a method, or its name with options such as `"random-backprop[keep=0.25]"`.
+        epochs: how many epochs the run stands for.
+        budget: the share of the plain run's cost to spend; the run then ends when it is spent, and `progress` is
+            the share of it spent.
+        seed: what every choice of the method derives from; torch's global generators are left alone.
+        criterion: a loss per example, `criterion(logits, targets)` with `reduction="none"`. Default: cross-entropy.
+        label_smoothing: for the default criterion; what is recorded stays unsmoothed.
+        collate: the data set's own collate function.
+        inputs, targets: where an example keeps its input and its label, if not in the usual place.
+    """
+    return Lean(
+        model,
+        dataset,
+        parse_method(method) if isinstance(method, str) else method,
+        epochs=epochs,
+        budget=budget,
+        seed=seed,
+        criterion=criterion,
+        label_smoothing=label_smoothing,
+        collate=collate,
+        keys=(inputs, targets),
+    )
+
+
+class Lean:
+    """A method at work in a loop: `loader` gives the epoch's batches, `loss` trains on one and records it.
+
+    Made by `attach`. What it knows is in `state_dict`, to go into the loop's own checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Any,
+        method: Method,
+        *,
+        epochs: int,
+        budget: float | None = None,
+        seed: int = 0,
+        criterion: Criterion | None = None,
+        label_smoothing: float = 0.0,
+        collate: Callable[[list[Any]], Any] | None = None,
+        keys: tuple[Key | None, Key | None] = (None, None),
+    ) -> None:
+        check_dataset(dataset)
+        if epochs < 1:
+            raise LeanError(f"epochs is {epochs}, but must be at least 1.")
+        if budget is not None and not 0 < budget:
+            raise LeanError(f"budget is {budget}, but must be above 0; 0.5 spends half of what plain training costs.")
+        if not 0 <= label_smoothing < 1:
+            raise LeanError(f"label_smoothing is {label_smoothing}, but must be at least 0 and below 1.")
+        if criterion is not None and label_smoothing:
+            raise LeanError(
+                f"label_smoothing is {label_smoothing}, but a criterion of your own does its own smoothing; drop one."
+            )
+        self.model = model
+        self.method = method
+        self.epochs = epochs
+        self.seed = seed
+        self.ledger = Ledger(len(dataset))
+        self.criterion = criterion
+        self.label_smoothing = label_smoothing
+        self.examples = 0
+        """Examples trained so far."""
+        self.cost = 0.0
+        """Cost spent so far, in examples of plain training."""
+        self._total_cost = None if budget is None else budget * epochs * len(dataset)
+        self._state = method.init(self.ledger)
+        self._plan: Plan | None = None
+        self._done = 0
+        self._done_cost = 0.0
+        self._span = (0.0, 0.0)  # progress at the start and at the end of the epoch
+        self._resumed = False
+        self._dataset = PlannedDataset(dataset, collate, self._check_example(dataset, keys))
+
+    # -- the epoch ---------------------------------------------------------------------------------------------------
+
+    def loader(self, batch_size: int, **options: Any) -> PlannedLoader:
+        """The batches of every epoch: each `iter()` starts one. `options` are those of torch's DataLoader."""
+        if batch_size < 1:
+            raise LeanError(f"batch_size is {batch_size}, but must be at least 1.")
+        return PlannedLoader(self, self._dataset, batch_size, options)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the epoch that runs, or ran last."""
+        if self._plan is None:
+            raise LeanError("no epoch has been planned yet; iterate over lean.loader(...) first.")
+        return self._plan
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that runs, or ran last; -1 before the first."""
+        return -1 if self._plan is None else self._plan.epoch
+
+    @property
+    def position(self) -> int:
+        """How many batches of this epoch have been trained on."""
+        return self._done
+
+    @property
+    def progress(self) -> float:
+        """0…1, how far the run is; drive the learning rate with it, so that it decays fully whatever is skipped."""
+        if self._plan is None:
+            return 0.0
+        start, end = self._span
+        return start + (end - start) * min(1.0, self._done_cost / self._plan.cost)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done, or the budget is spent."""
+        return self._plan is not None and self._span[1] >= 1.0 and self._done >= len(self._plan)
+
+    def start_epoch(self, batch_size: int) -> Plan:
+        """Plan the next epoch; or, right after `load_state_dict` in mid-epoch, go on with the one that was cut."""
+        if self._resumed and self._plan is not None and self._done < len(self._plan):
+            self._resumed = False
+            return self._plan
+        self._resumed = False
+        start = self._span[1]
+        moment = Moment(self.epoch + 1, start, self.epochs, batch_size)
+        plan, self._state = self.method.plan(
+            self._state, self.ledger, moment, generator(self.seed, "plan", moment.epoch)
+        )
+        if self._total_cost is None:
+            end = min(1.0, (moment.epoch + 1) / self.epochs)
+        else:
+            left = self._total_cost - self.cost
+            plan = plan.truncated(left)
+            # What is left after the last whole batch is not worth a batch of its own: this epoch is the last one.
+            is_last = left - plan.cost < 0.5 * plan.cost / len(plan)
+            end = 1.0 if is_last else (self.cost + plan.cost) / self._total_cost
+        self._plan, self._done, self._done_cost, self._span = plan, 0, 0.0, (start, end)
+        return plan
+
+    def report(self) -> dict[str, float]:
+        """What the epoch that just ended says: mean loss and accuracy of its examples, and the method's own words."""
+        seen = self.ledger.seen_in(self.epoch)
+        count = max(1, int(seen.sum()))
+        loss = float(torch.where(seen, self.ledger["loss"], 0).sum(dtype=torch.float64)) / count
+        accuracy = int((seen & self.ledger["correct"]).sum()) / count
+        return {
+            "train_loss": loss,
+            "train_accuracy": accuracy,
+            **self.method.report(self._state, self.ledger, self.plan),
+        }
+
+    # -- the step ----------------------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The loss to call `backward` on; records every example's own clean loss on the way, without a device sync."""
+        if batch.epoch != self.epoch:
+            raise LeanError(
+                f"this batch belongs to epoch {batch.epoch}, but epoch {self.epoch} is running; "
+                "use each batch in the epoch whose loader gave it."
+            )
+        logits = self.model(batch.inputs)
+        targets = batch.targets
+        clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
+        self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, WHOLE, batch.epoch)
+        losses = self._criterion(logits, targets)
+        self._count(batch)
+        if batch.weight is not None:
+            losses = losses * batch.weight
+        return losses.sum() / batch.total
+
+    def _criterion(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.criterion is None:
+            return F.cross_entropy(logits.float(), targets, reduction="none", label_smoothing=self.label_smoothing)
+        losses = self.criterion(logits, targets)
+        if losses.shape != targets.shape:
+            raise LeanError(
+                f"the criterion gave a loss of shape {tuple(losses.shape)} for {len(targets)} examples; "
+                'it must give one loss per example (reduction="none").'
+            )
+        return losses
+
+    def _count(self, batch: Batch) -> None:
+        self.cost += batch.cost
+        self.examples += len(batch.index)
+        self._done_cost += batch.cost
+        if batch.last:
+            self._done = batch.position + 1
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on from here bit for bit: tensors and plain values only."""
+        return {
+            "method": str(self.method),
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "ledger": self.ledger.state_dict(),
+            "state": self._state,
+            "plan": None if self._plan is None else self._plan.state_dict(),
+            "done": self._done,
+            "done_cost": self._done_cost,
+            "span": list(self._span),
+            "cost": self.cost,
+            "examples": self.examples,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the next `iter()` over the loader continues that epoch."""
+        for name, now in (("method", str(self.method)), ("seed", self.seed), ("epochs", self.epochs)):
+            if state[name] != now:
+                raise LeanError(f"the saved run has {name} {state[name]}, this one {now}; they must be the same.")
+        self.ledger.load_state_dict(state["ledger"])
+        self._state = state["state"]
+        self._plan = None if state["plan"] is None else Plan.from_state_dict(state["plan"])
+        self._done, self._done_cost = state["done"], state["done_cost"]
+        self._span = (state["span"][0], state["span"][1])
+        self.cost, self.examples = state["cost"], state["examples"]
+        self._resumed = True
+
+    def _check_example(self, dataset: Any, keys: tuple[Key | None, Key | None]) -> tuple[Key, Key]:
+        if hasattr(dataset, "batch"):
+            return (0, 1)
+        item = dataset[0]
+        found = find_keys(item, *keys)
+        check_target(item[found[1]])
+        return found
+
+
+class PlannedLoader:
+    """The batches of a run, epoch after epoch: every `iter()` plans one and gives its batches."""
+
+    def __init__(self, lean: Lean, dataset: PlannedDataset, batch_size: int, options: dict[str, Any]) -> None:
+        self.lean = lean
+        self.batch_size = batch_size
+        self._sampler = PlanSampler()
+        # Of its own, or every `iter()` would draw the workers' seed from torch's global generator, and a resumed run
+        # would go on with other numbers than an uninterrupted one.
+        options.setdefault("generator", generator(lean.seed, "workers"))
+        self._dataloader: DataLoader[Batch] = planned_dataloader(dataset, self._sampler, **options)
+        self._ahead: Plan | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._sampler.plan = self._ahead or self.lean.start_epoch(self.batch_size)
+        self._sampler.start = self.lean.position
+        self._ahead = None
+        return iter(self._dataloader)
+
+    def __len__(self) -> int:
+        """The number of batches of the epoch that runs, or, before it starts, of the one that is next."""
+        if self._sampler.plan is None or self.lean.position >= len(self._sampler.plan):
+            if self.lean.finished:
+                return len(self.lean.plan)
+            self._ahead = self._ahead or self.lean.start_epoch(self.batch_size)
+            return len(self._ahead) - self.lean.position
+        return len(self._sampler.plan)

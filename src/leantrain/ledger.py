@@ -1,0 +1,90 @@
+"""The ledger: what is known about every training example. The only per-example state there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+NEVER, WHOLE, COMPOSITE, SHRUNK = 0, 1, 2, 3
+"""The form an example was last seen in, as the ledger and the history store it."""
+
+FIELDS: dict[str, tuple[torch.dtype, float]] = {
+    "loss": (torch.float32, float("nan")),  # unsmoothed, unweighted, with the example's own label
+    "previous": (torch.float32, float("nan")),  # the loss before that one
+    "correct": (torch.bool, False),
+    "form": (torch.uint8, NEVER),
+    "epoch": (torch.int16, -1),  # when it was last trained
+    "trained": (torch.int32, 0),  # how often it was trained
+}
+
+
+class Ledger:
+    """One tensor per field, each of length N, on the device where the losses arise.
+
+    A step records what it saw with `record`, which never waits for the device. Methods read the fields when they plan
+    the next epoch and may `register` fields of their own.
+    """
+
+    def __init__(self, length: int, device: torch.device | str = "cpu") -> None:
+        self.length = length
+        self.device = torch.device(device)
+        self._fields: dict[str, Tensor] = {}
+        for name, (dtype, fill) in FIELDS.items():
+            self.register(name, dtype, fill)
+
+    def register(self, name: str, dtype: torch.dtype, fill: float = 0) -> Tensor:
+        """Add a field of a method's own; saved, restored and kept in step with the others."""
+        if name in self._fields:
+            raise ValueError(f"the ledger has a field '{name}' already")
+        self._fields[name] = torch.full((self.length,), fill, dtype=dtype, device=self.device)
+        return self._fields[name]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._fields[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @torch.no_grad()
+    def record(self, index: Tensor, loss: Tensor, correct: Tensor, form: int, epoch: int) -> None:
+        """Write one batch's results down, on the device and without waiting for it.
+
+        Args:
+            index: int64 indices of the examples; each at most once per batch.
+            loss: their clean losses, one each.
+            correct: whether each was classified correctly.
+            form: WHOLE, COMPOSITE or SHRUNK.
+            epoch: the epoch they belong to.
+        """
+        fields = self._fields
+        index = index.to(self.device, non_blocking=True)
+        fields["previous"][index] = fields["loss"][index]
+        fields["loss"][index] = loss.detach().to(self.device, torch.float32)
+        fields["correct"][index] = correct.to(self.device)
+        fields["form"][index] = form
+        fields["epoch"][index] = epoch
+        fields["trained"].index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
+
+    def seen_in(self, epoch: int) -> Tensor:
+        """Which examples were trained in that epoch, as a mask."""
+        return self._fields["epoch"] == epoch
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: field.cpu().clone() for name, field in self._fields.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, field in state.items():
+            if field.shape != (self.length,):
+                raise ValueError(f"the ledger holds {self.length} examples, but the saved '{name}' has {len(field)}")
+            if name in self._fields:
+                self._fields[name].copy_(field)
+            else:
+                self._fields[name] = field.to(self.device)

@@ -1,0 +1,18 @@
+"""Methods by name: one file each, a config dataclass with pure functions."""
+
+from __future__ import annotations
+
+from leantrain.methods.base import Method, Moment, State
+from leantrain.methods.random_backprop import RandomBackprop
+from leantrain.methods.sgd import SGD
+from leantrain.options import parse_named
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (SGD, RandomBackprop)}
+
+
+def parse_method(text: str) -> Method:
+    """A method from its name and options, for example `random-backprop[keep=0.25]`."""
+    return parse_named(text, METHODS, "method")
+
+
+__all__ = ["METHODS", "SGD", "Method", "Moment", "RandomBackprop", "State", "parse_method"]

@@ -1,0 +1,26 @@
+"""Random-Backprop: a random share of the examples each epoch, the dropped ones never forwarded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from leantrain.ledger import Ledger
+from leantrain.methods.base import Method, Moment, State
+from leantrain.options import option
+from leantrain.plan import Plan, whole_plan
+
+
+@dataclass(frozen=True)
+class RandomBackprop(Method):
+    """Train on a random share of the examples each epoch, drawn anew; the dropped ones cost nothing."""
+
+    name: ClassVar[str] = "random-backprop"
+    keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
+
+    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
+        kept = max(1, round(self.keep * len(ledger)))
+        index = torch.randperm(len(ledger), generator=rng)[:kept]
+        return whole_plan(moment.epoch, index, moment.batch_size, rng), state

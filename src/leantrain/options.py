@@ -1,0 +1,148 @@
+"""Options: a dataclass field that carries its own help, range and choices, so that flag, check and docs cannot drift apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from leantrain.errors import LeanError, nearest
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
+    **more: Any,
+) -> Any:
+    """A dataclass field with its meaning and its limits.
+
+    Args:
+        default: the value when the user says nothing.
+        help: what it means, for `--help` and the docs.
+        choices: the only values allowed, where they are words.
+        low, high: inclusive limits.
+        above, below: exclusive limits.
+        more: further facts for whoever reads the field, e.g. `operational=True` or `group="Data"`.
+    """
+    limits = {"choices": choices, "low": low, "above": above, "high": high, "below": below}
+    return dataclasses.field(default=default, metadata={"help": help, **limits, **more})
+
+
+def check(config: Any) -> None:
+    """Raise a `LeanError` for the first option of a dataclass whose value is out of its range."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value is None or "help" not in field.metadata:
+            continue
+        spoken = spoken_name(field)
+        limits = field.metadata
+        if limits["choices"] and value not in limits["choices"]:
+            raise LeanError(
+                f"{spoken} is '{value}', but must be one of {', '.join(limits['choices'])}."
+                + nearest(str(value), limits["choices"])
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if not math.isfinite(value):
+            raise LeanError(f"{spoken} is {value}, but must be a finite number.")
+        for limit, broken, words in (
+            (limits["low"], lambda v, lim: v < lim, "at least"),
+            (limits["above"], lambda v, lim: v <= lim, "above"),
+            (limits["high"], lambda v, lim: v > lim, "at most"),
+            (limits["below"], lambda v, lim: v >= lim, "below"),
+        ):
+            if limit is not None and broken(value, limit):
+                raise LeanError(f"{spoken} is {value}, but must be {words} {limit}.")
+
+
+def spoken_name(field: dataclasses.Field[Any]) -> str:
+    """The option as the user writes it: `--batch-size` on the command line, `keep` inside a method's name."""
+    return "--" + field.name.replace("_", "-") if field.metadata.get("flag") else field.name
+
+
+def scalar_type(annotation: Any) -> type:
+    """The plain type behind an annotation: `int` for `int | None`."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        annotation = next(a for a in typing.get_args(annotation) if a is not type(None))
+    return typing.cast(type, annotation)
+
+
+def convert(kind: type, value: Any, spoken: str) -> Any:
+    """A value from text or YAML as the option's type, or a `LeanError` that names it."""
+    if value is None:
+        return None
+    if kind is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in words:
+            return words[str(value).lower()]
+        raise LeanError(f"{spoken} is '{value}', but must be true or false.")
+    if kind is int and isinstance(value, float) and not value.is_integer():
+        raise LeanError(f"{spoken} is {value}, but must be a whole number.")
+    if kind in (int, float) and isinstance(value, bool):
+        raise LeanError(f"{spoken} is {value}, but must be a number.")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        word = {int: "a whole number", float: "a number"}.get(kind, f"a {kind.__name__}")
+        raise LeanError(f"{spoken} is '{value}', but must be {word}.") from None
+
+
+_NAMED = re.compile(r"^\s*([\w./-]+)\s*(?:\[(.*)\])?\s*$", re.DOTALL)
+
+
+def parse_named(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
+    """`name[option=value,…]` as an instance of the dataclass registered under that name.
+
+    The one syntax for everything that is chosen by name and has options: methods and schedules.
+    """
+    match = _NAMED.match(text)
+    if match is None:
+        raise LeanError(f"{what} '{text}' cannot be read; write NAME or NAME[option=value,option=value].")
+    name, inside = match.group(1), match.group(2) or ""
+    if name not in kinds:
+        raise LeanError(f"{what} '{name}' is not known; there are {', '.join(sorted(kinds))}.{nearest(name, kinds)}")
+    kind = kinds[name]
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, kind)) if f.init and "help" in f.metadata}
+    given: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in inside.split(","))):
+        key, equals, value = (p.strip() for p in part.partition("="))
+        key = key.replace("-", "_")
+        if not equals or not value:
+            raise LeanError(f"{what} '{text}': '{part}' is not of the form option=value.")
+        if key not in fields:
+            known = f"it has {', '.join(fields)}" if fields else "it has none"
+            raise LeanError(f"{what} '{name}' has no option '{key}'; {known}.{nearest(key, fields)}")
+        given[key] = convert(scalar_type(hints[key]), value, f"{name}[{key}]")
+    try:
+        return kind(**given)
+    except LeanError as error:
+        raise LeanError(f"{what} '{name}': {error}") from None
+
+
+def spell_named(config: Any, name: str) -> str:
+    """The canonical text of a named config: only what differs from the defaults, in the order of the dataclass."""
+    changed = [
+        f"{f.name}={_spell(getattr(config, f.name))}"
+        for f in dataclasses.fields(config)
+        if f.init and "help" in f.metadata and getattr(config, f.name) != f.default
+    ]
+    return f"{name}[{','.join(changed)}]" if changed else name
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

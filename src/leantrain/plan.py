@@ -1,0 +1,223 @@
+"""The plan: what one epoch will train on, batch by batch, made before the epoch starts.
+
+So its length and its cost are known before the first step, the same seed gives the same plan on every rank, and a run
+that was cut goes on at the batch where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from leantrain.cost import training_cost
+
+
+class Form(NamedTuple):
+    """How the examples of a batch are shown; one form per batch, so shapes stay static.
+
+    Attributes:
+        constituents: examples per input; 1 is whole, 2 and more a composite.
+        scale: side length as a share of the full size; 1.0 is unshrunk.
+    """
+
+    constituents: int = 1
+    scale: float = 1.0
+
+    @property
+    def pixels(self) -> float:
+        return self.scale * self.scale
+
+
+WHOLE_FORM = Form()
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedBatch:
+    """One batch as planned: its place in the epoch, its examples, their weights and their form."""
+
+    position: int
+    epoch: int
+    index: Tensor
+    weight: Tensor | None
+    form: Form
+
+    @property
+    def inputs(self) -> int:
+        return len(self.index) // self.form.constituents
+
+    @property
+    def cost(self) -> float:
+        return training_cost(self.inputs, self.form.pixels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As numpy on its way to a worker: a pickled slice of a tensor would move the whole plan into shared memory.
+        weight = None if self.weight is None else self.weight.numpy()
+        return _planned_batch, (self.position, self.epoch, self.index.numpy(), weight, tuple(self.form))
+
+
+def _planned_batch(position: int, epoch: int, index: Any, weight: Any, form: tuple[int, float]) -> PlannedBatch:
+    weight = None if weight is None else torch.from_numpy(weight)
+    return PlannedBatch(position, epoch, torch.from_numpy(index), weight, Form(*form))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Every batch of one epoch.
+
+    Flat tensors rather than a list of batches, so that an epoch over millions of examples is a few allocations.
+
+    Attributes:
+        epoch: which epoch it plans.
+        order: int64, the examples of all batches one after another; within a composite batch the first constituents of
+            all inputs come first, then the second ones.
+        offsets: int64, batch b holds `order[offsets[b]:offsets[b + 1]]`.
+        form_of: int64, which of `forms` batch b has.
+        forms: the forms that occur.
+        weight: float32 beside `order`, or None where every example counts once.
+    """
+
+    epoch: int
+    order: Tensor
+    offsets: Tensor
+    form_of: Tensor
+    forms: tuple[Form, ...] = (WHOLE_FORM,)
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.form_of)
+
+    def __getitem__(self, position: int) -> PlannedBatch:
+        if not 0 <= position < len(self):
+            raise IndexError(f"batch {position} of a plan of {len(self)}")
+        start, stop = int(self.offsets[position]), int(self.offsets[position + 1])
+        weight = None if self.weight is None else self.weight[start:stop]
+        return PlannedBatch(position, self.epoch, self.order[start:stop], weight, self.forms[int(self.form_of[position])])
+
+    @property
+    def examples(self) -> int:
+        """How many examples the epoch trains on."""
+        return len(self.order)
+
+    def costs(self) -> Tensor:
+        """float64, the cost of every batch."""
+        constituents = torch.tensor([f.constituents for f in self.forms], dtype=torch.float64)[self.form_of]
+        pixels = torch.tensor([f.pixels for f in self.forms], dtype=torch.float64)[self.form_of]
+        return self.offsets.diff() / constituents * pixels * training_cost(1)
+
+    @property
+    def cost(self) -> float:
+        return float(self.costs().sum())
+
+    def truncated(self, cost: float) -> Plan:
+        """The first batches of this plan that cost at most `cost`; at least one, so that a run always ends."""
+        fits = int((self.costs().cumsum(0) <= cost + 1e-6).sum())
+        keep = max(1, min(fits, len(self)))
+        if keep == len(self):
+            return self
+        stop = int(self.offsets[keep])
+        return dataclasses.replace(
+            self,
+            order=self.order[:stop].clone(),
+            offsets=self.offsets[: keep + 1].clone(),
+            form_of=self.form_of[:keep].clone(),
+            weight=None if self.weight is None else self.weight[:stop].clone(),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "order": self.order,
+            "offsets": self.offsets,
+            "form_of": self.form_of,
+            "forms": [list(form) for form in self.forms],
+            "weight": self.weight,
+        }
+
+    @staticmethod
+    def from_state_dict(state: dict[str, Any]) -> Plan:
+        return Plan(**{**state, "forms": tuple(Form(int(k), float(s)) for k, s in state["forms"])})
+
+
+class Groups(NamedTuple):
+    """Examples to be batched together in one form: an int64 tensor of shape (constituents, inputs), and weights alike."""
+
+    index: Tensor
+    form: Form = WHOLE_FORM
+    weight: Tensor | None = None
+    batch_size: int | None = None  # inputs per batch, where it differs from the run's
+
+
+def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.Generator) -> Plan:
+    """Shuffle each kind of group into batches of near-equal size and the batches of all kinds into one order.
+
+    The number of batches of a kind is ⌈inputs / batch_size⌉, and their sizes differ by one at most: no short last
+    batch that would weigh its examples more than the others, and none of a single input beside full ones.
+    """
+    groups = [g for g in groups if g.index.numel()]
+    if not groups:
+        raise ValueError("a plan needs at least one example")
+    sizes_of, kind_of = [], []
+    for kind, group in enumerate(groups):
+        sizes = _near_equal(group.index.shape[-1], group.batch_size or batch_size)
+        sizes_of.append(sizes * group.form.constituents)
+        kind_of.append(torch.full_like(sizes, kind))
+    sizes, kinds = torch.cat(sizes_of), torch.cat(kind_of)
+    weighted = any(g.weight is not None for g in groups)
+    flat, weight = [], []
+    for group, sizes_here in zip(groups, sizes_of, strict=True):
+        index = group.index.reshape(group.form.constituents, -1)
+        shuffle = torch.randperm(index.shape[1], generator=rng)
+        flat.append(_batch_major(index[:, shuffle], sizes_here))
+        if weighted:
+            ones = torch.ones(index.shape) if group.weight is None else group.weight.reshape(index.shape)
+            weight.append(_batch_major(ones[:, shuffle], sizes_here))
+    if len(groups) == 1:  # its batches are in random order already
+        order, flat_weight = flat[0], weight[0] if weighted else None
+    else:
+        perm = torch.randperm(len(sizes), generator=rng)
+        take = _ranges(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])[perm], sizes[perm])
+        sizes, kinds = sizes[perm], kinds[perm]
+        order = torch.cat(flat)[take]
+        flat_weight = torch.cat(weight)[take] if weighted else None
+    offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return Plan(epoch, order, offsets, kinds, tuple(g.form for g in groups), flat_weight)
+
+
+def whole_plan(epoch: int, index: Tensor, batch_size: int, rng: torch.Generator, weight: Tensor | None = None) -> Plan:
+    """A plan that trains on each of these examples once, whole."""
+    return make_plan(epoch, [Groups(index, WHOLE_FORM, weight)], batch_size, rng)
+
+
+def _near_equal(inputs: int, batch_size: int) -> Tensor:
+    """⌈inputs / batch_size⌉ sizes that add up to `inputs` and differ by one at most."""
+    batches = math.ceil(inputs / batch_size)
+    sizes = torch.full((batches,), inputs // batches, dtype=torch.int64)
+    sizes[: inputs % batches] += 1
+    return sizes
+
+
+def _batch_major(index: Tensor, sizes: Tensor) -> Tensor:
+    """From (constituents, inputs) to flat batches, each holding all its first constituents, then all its second ones."""
+    constituents = index.shape[0]
+    if constituents == 1:
+        return index.reshape(-1)
+    inputs = sizes // constituents
+    batch = torch.repeat_interleave(torch.arange(len(sizes)), inputs)
+    starts = torch.cat([inputs.new_zeros(1), inputs.cumsum(0)])
+    within = torch.arange(index.shape[1]) - starts[batch]
+    flat = torch.empty(index.numel(), dtype=index.dtype)
+    for j in range(constituents):
+        flat[starts[batch] * constituents + j * inputs[batch] + within] = index[j]
+    return flat
+
+
+def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """Concatenated aranges: start, start + 1, … for every (start, length)."""
+    ends = lengths.cumsum(0)
+    shift = torch.repeat_interleave(starts - (ends - lengths), lengths)
+    return torch.arange(int(ends[-1])) + shift

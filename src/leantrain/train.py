@@ -1,0 +1,582 @@
+"""The training loop, on Lightning Fabric: precision, accumulation, schedule, checkpoints and what a run writes down."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from leantrain import checkpoint, data, history, machine
+from leantrain.config import TrainConfig, default_workers
+from leantrain.data import Augment, ImageSet
+from leantrain.display import Display, Quiet
+from leantrain.errors import LeanError
+from leantrain.evaluate import Evaluation, evaluate
+from leantrain.files import append_line, write_atomically, write_text
+from leantrain.lean import Lean
+from leantrain.ledger import Ledger
+from leantrain.loader import Batch, PlannedDataset, PlanSampler, planned_dataloader
+from leantrain.methods import Moment, parse_method
+from leantrain.models import build, default_model
+from leantrain.plan import Plan
+from leantrain.rng import derive, generator
+from leantrain.schedule import parse_schedule
+
+FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came; the run was saved and can be resumed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.exit_code = 128 + number
+
+
+class NotFinite(LeanError):
+    """The loss became infinite or not a number."""
+
+
+def load_images(config: TrainConfig) -> ImageSet:
+    """The data set that the settings name."""
+    return data.load(
+        config.data,
+        config.data_root,
+        train_limit=config.train_limit,
+        validation=config.validation,
+        seed=config.seed,
+        skip_bad_images=config.skip_bad_images,
+        image_size=config.image_size,
+    )
+
+
+def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
+    """Fill in what the user left open, to suit the data and the machine."""
+    device = machine.choose_device(config.device)
+    base_lr = 0.2 if config.optimizer == "sgd" else 0.001
+    chosen: dict[str, Any] = {
+        "device": str(device),
+        "precision": machine.choose_precision(config.precision, device),
+        "model": config.model or default_model(images.image_size, len(images.train), device.type),
+        "epochs": config.epochs or default_epochs(len(images.train)),
+        "lr": config.lr or base_lr * config.batch_size / 128,
+        "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
+        "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
+    }
+    parse_schedule(config.schedule)  # a mistake in either is told before anything starts
+    chosen["method"] = str(parse_method(config.method))
+    return dataclasses.replace(config, **chosen)
+
+
+def default_epochs(examples: int) -> int:
+    """Small sets need more passes: about 800,000 examples in all, between 16 and 40 epochs."""
+    return max(16, min(40, round(800_000 / examples)))
+
+
+class Run:
+    """One training run, epoch by epoch, so that several can take turns.
+
+    A run draws from generators of its own; those of the process are as before whenever it is not its turn.
+
+    Args:
+        config: resolved settings.
+        images: the data set.
+        out: where to write; None keeps everything in memory.
+        display: what the user sees.
+    """
+
+    def __init__(self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None) -> None:
+        assert config.model is not None and config.epochs is not None
+        self.config = config
+        self.images = images
+        self.out = out
+        self.display: Display = display or Quiet()
+        self.device = torch.device(config.device)
+        self.rows: list[dict[str, Any]] = []
+        self.evaluation: Evaluation | None = None
+        self.steps = 0
+        self.stop_signal = 0
+        self._timing = {"seconds": 0.0, "data": 0.0, "total": 0.0}
+        self._generators = _Generators(self.device, derive(config.seed, "run"))
+        self._schedule = parse_schedule(config.schedule)
+        self._fabric = Fabric(
+            accelerator=self.device.type,
+            devices=[self.device.index or 0] if self.device.type == "cuda" else 1,
+            precision=machine.FABRIC_PRECISION[config.precision],  # type: ignore[arg-type]
+        )
+        self.module = self._build_model()
+        self._optimizer = self._build_optimizer()
+        trained = torch.compile(self.module) if config.compile else self.module
+        self._model, self._fabric_optimizer = self._fabric.setup(trained, self._optimizer)
+        self.lean = Lean(
+            self._model,
+            images.train,
+            parse_method(config.method),
+            epochs=config.epochs,
+            budget=config.budget,
+            seed=config.seed,
+            label_smoothing=config.label_smoothing,
+        )
+        self._loader = self.lean.loader(config.batch_size, **self._loader_options())
+        self._augment = Augment(images, config.seed, self.device)
+        self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
+
+    # -- what it is made of ------------------------------------------------------------------------------------------
+
+    def _build_model(self) -> nn.Module:
+        config, images = self.config, self.images
+        assert config.model is not None
+        model = build(
+            config.model,
+            classes=len(images.classes),
+            channels=images.channels,
+            image_size=images.image_size,
+            width=config.width,
+            dropout=config.dropout,
+            pretrained=config.pretrained,
+            weights=None if config.weights is None else Path(config.weights),
+            seed=config.seed,
+        )
+        model = model.to(self.device)
+        return model.to(memory_format=torch.channels_last) if config.channels_last else model  # type: ignore[call-overload,no-any-return]
+
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        """Weight decay on matrices and kernels only; fused where the device has it (Fabric cannot clip fp16 then)."""
+        config = self.config
+        assert config.lr is not None
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        fused = self.device.type in ("cpu", "cuda") and not (config.clip and config.precision == "fp16")
+        kernel = {"fused": True} if fused else {"foreach": True}
+        if config.optimizer == "sgd":
+            return torch.optim.SGD(
+                groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel
+            )
+        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return kind(groups, lr=config.lr, **kernel)
+
+    def _loader_options(self) -> dict[str, Any]:
+        workers = self.config.workers or 0
+        persistent = {"persistent_workers": True, "prefetch_factor": 4} if workers else {}
+        return {"num_workers": workers, "pin_memory": bool(self.config.pin_memory), **persistent}
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.lean.finished and bool(self.rows) and self.rows[-1]["epoch"] == self.lean.epoch
+
+    def train_epoch(self) -> dict[str, Any]:
+        """Train the next epoch, or the rest of one that was cut, evaluate when due and write the epoch down."""
+        with self._generators:
+            trained = self.lean.epoch >= 0 and self.lean.position >= len(self.lean.plan)
+            written = self.rows[-1]["epoch"] if self.rows else -1
+            if not (trained and written < self.lean.epoch):  # else: cut between its last step and its row
+                self._train_batches()
+            return self._finish_epoch()
+
+    def _train_batches(self) -> None:
+        started = time.perf_counter()
+        batches = iter(self._loader)
+        lean, display = self.lean, self.display
+        display.epoch(lean.epoch, len(lean.plan), lean.position)
+        self._model.train()
+        while lean.position < len(lean.plan):
+            asked = time.perf_counter()
+            batch = next(batches)
+            self._timing["data"] += time.perf_counter() - asked
+            self._step(batch)
+            display.step(len(batch.index), lean.progress)
+            if self.steps % FINITE_EVERY == 0:
+                self._check_finite()
+            every = self.config.checkpoint_every
+            if self.stop_signal or (every and self.steps % every == 0):
+                started = self._lap(started)
+                self.save_checkpoint()
+                started = time.perf_counter()
+            self._leave_if_asked()
+        self._lap(started)
+        self._check_finite()
+
+    def _lap(self, started: float) -> float:
+        """Add the time since `started` to the epoch's clock, once the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self._timing["seconds"] += now - started
+        self._timing["total"] += now - started
+        return now
+
+    def _step(self, batch: Batch) -> None:
+        config = self.config
+        rate = self.learning_rate
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        batch = batch.to(self.device)
+        batch = batch.with_inputs(self._augment.train(batch.inputs, batch.index, batch.epoch))
+        total = torch.zeros((), device=self.device)
+        for part in batch.chunks(config.accumulate):
+            loss = self.lean.loss(part)
+            self._fabric.backward(loss)
+            total += loss.detach()
+        if config.clip:
+            self._fabric.clip_gradients(
+                self._model, self._fabric_optimizer, max_norm=config.clip, error_if_nonfinite=False
+            )
+        self._fabric_optimizer.step()
+        self._fabric_optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        # A flag on the device, read now and then: asking every step would make the host wait for the GPU.
+        self._bad_step = torch.where((self._bad_step < 0) & ~total.isfinite(), self.steps, self._bad_step)
+
+    @property
+    def learning_rate(self) -> float:
+        assert self.config.lr is not None and self.config.epochs is not None
+        return self.config.lr * self._schedule.at(self.lean.progress, self.config.epochs)
+
+    def _check_finite(self) -> None:
+        """Synchronises with the device."""
+        step = int(self._bad_step)
+        if step >= 0:
+            kept = self.out is not None and (self.out / "checkpoint.pt").exists()
+            raise NotFinite(
+                f"the loss was not finite at step {step} (epoch {self.lean.epoch + 1}) with --lr {self.config.lr:g}; "
+                "try a smaller --lr, --clip 1 or --precision fp32"
+                + (" in a new --out; the last good checkpoint is kept." if kept else ".")
+            )
+
+    def _finish_epoch(self) -> dict[str, Any]:
+        lean, timing = self.lean, dict(self._timing)
+        due = (lean.epoch + 1) % self.config.eval_every == 0 or lean.finished
+        started = time.perf_counter()
+        self.evaluation = self.evaluate() if due else self.evaluation
+        evaluated = self.evaluation if due else None
+        row = {
+            "epoch": lean.epoch,
+            "progress": lean.progress,
+            **lean.report(),
+            "test_loss": evaluated.loss if evaluated else None,
+            "test_accuracy": evaluated.accuracy if evaluated else None,
+            "lr": self.learning_rate,
+            "steps": len(lean.plan),
+            "examples": lean.plan.examples,
+            "cost": lean.plan.cost,
+            "total_cost": lean.cost,
+            "seconds": timing["seconds"],
+            "total_seconds": timing["total"],
+            "data_seconds": timing["data"],
+            "eval_seconds": time.perf_counter() - started,
+        }
+        self.rows.append(row)
+        self._timing.update(seconds=0.0, data=0.0)
+        if self.out is not None:
+            append_line(self.out / "metrics.jsonl", json.dumps(row))
+            if self.config.history:
+                history.write_epoch(self.out / "history", lean.ledger, lean.epoch)
+            self.save_checkpoint()
+        self.display.row(row)
+        if timing["data"] > 0.5 * timing["seconds"] and timing["seconds"] > 1:
+            self.display.note(
+                f"note: {timing['data'] / timing['seconds']:.0%} of this epoch was spent waiting for data; "
+                f"more --workers (now {self.config.workers}) or smaller images would help more than a faster model."
+            )
+        self._leave_if_asked()
+        return row
+
+    def _leave_if_asked(self) -> None:
+        if self.stop_signal:
+            raise Interrupted(self.stop_signal)
+
+    def train(self) -> dict[str, Any]:
+        """Train to the end and write the result; signals save a checkpoint and raise `Interrupted`."""
+        assert self.config.epochs is not None
+        self.display.start(self.config.epochs, self.lean.progress)
+        try:
+            with self._listening():
+                while not self.finished:
+                    self.train_epoch()
+        finally:
+            self.display.stop()
+        return self.write_result()
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run after the step at hand; the same signal again ends it at once."""
+
+        def heard(number: int, _frame: Any) -> None:
+            self.stop_signal = number
+            signal.signal(number, before[number])
+
+        before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # -- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Evaluation:
+        return evaluate(self._model, self._test_batches(), len(self.images.classes))
+
+    def _test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in test_batches(self.images, self.config):
+            batch = batch.to(self.device)
+            yield self._augment.evaluate(batch.inputs), batch.targets
+
+    # -- what it writes ----------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Any]:
+        """The outcome, as result.json holds it."""
+        evaluation = self.evaluation or self.evaluate()  # a finished run that is resumed has none in memory
+        config, length = self.config, len(self.images.train)
+        tested = [row["test_accuracy"] for row in self.rows if row["test_accuracy"] is not None]
+        return {
+            "method": config.method,
+            "data": config.data,
+            "model": config.model,
+            "seed": config.seed,
+            "evaluated_on": self.images.evaluated_on,
+            "test_accuracy": evaluation.accuracy,
+            "best_test_accuracy": max(tested),
+            "test_loss": evaluation.loss,
+            "macro_f1": evaluation.macro_f1,
+            "worst_class_accuracy": evaluation.worst_class_accuracy,
+            "calibration_error": evaluation.calibration_error,
+            "class_accuracy": dict(zip(self.images.classes, evaluation.class_accuracy, strict=True)),
+            "train_examples": length,
+            "epochs": len(self.rows),
+            "steps": self.steps,
+            "examples": self.lean.examples,
+            "cost": self.lean.cost,
+            "cost_epochs": self.lean.cost / length,
+            "train_seconds": self._timing["total"],
+            "peak_memory_mb": machine.peak_memory_mb(self.device),
+            "bad_images": self.images.bad_images,
+        }
+
+    def write_result(self) -> dict[str, Any]:
+        result = self.result()
+        if self.out is not None:
+            self._save_weights(self.out / "model.safetensors")
+            write_text(self.out / "result.json", json.dumps(result, indent=2) + "\n")
+        if self.config.tensorboard and self.out is not None:
+            write_tensorboard(self.out / "tensorboard", self.rows)
+        return result
+
+    def _save_weights(self, path: Path) -> None:
+        from safetensors.torch import save
+
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
+        data = save(tensors, metadata={"model": str(self.config.model), "data": self.config.data})
+        write_atomically(path, lambda file: file.write(data))
+
+    def write_config(self) -> None:
+        """config.yaml: every setting, and what it was made with."""
+        assert self.out is not None
+        made_with = {**machine.describe(self.device), "data_fingerprint": self.images.fingerprint}
+        content = {**dataclasses.asdict(self.config), "made_with": made_with}
+        write_text(self.out / "config.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+    def save_checkpoint(self) -> None:
+        """Everything needed to go on bit for bit. Synchronises with the device; never saves a run gone wrong."""
+        if self.out is None:
+            return
+        self._check_finite()
+        checkpoint.save(
+            self.out / "checkpoint.pt",
+            {
+                "identity": self._identity(),
+                "model": self.module.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "scaler": self._fabric.strategy.precision.state_dict(),
+                "lean": self.lean.state_dict(),
+                "steps": self.steps,
+                "rows": len(self.rows),
+                "timing": dict(self._timing),
+                "generators": self._generators.now(),
+            },
+        )
+
+    def load_checkpoint(self) -> bool:
+        """Go on from the last checkpoint, if there is one; the metrics of later epochs are dropped, to be made again."""
+        assert self.out is not None
+        path = self.out / "checkpoint.pt"
+        if not path.exists():
+            keep_rows(self.out / "metrics.jsonl", 0)
+            return False
+        saved = checkpoint.load(path)
+        for name, now in self._identity().items():
+            if saved["identity"].get(name) != now:
+                raise LeanError(
+                    f"'{path}' belongs to a run with {name} {saved['identity'].get(name)}, not {now}; "
+                    "resume with that one, or choose another --out."
+                )
+        try:
+            self.module.load_state_dict(saved["model"])
+            self._optimizer.load_state_dict(saved["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise LeanError(f"'{path}' does not fit the model {self.config.model}: {str(error).splitlines()[0]}") from None
+        self._fabric.strategy.precision.load_state_dict(saved["scaler"])
+        self.lean.load_state_dict(saved["lean"])
+        self.steps, self._timing = saved["steps"], saved["timing"]
+        self._generators.set(saved["generators"])
+        self.rows = keep_rows(self.out / "metrics.jsonl", saved["rows"])
+        return True
+
+    def _identity(self) -> dict[str, Any]:
+        return {"model": self.config.model, "data": self.images.fingerprint, "method": self.config.method}
+
+
+class _Generators:
+    """A run's own copy of torch's global generators (dropout, stochastic depth), in force while it is its turn."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self._device = device
+        self._inside = False
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            self._state = self._read()
+
+    def _read(self) -> dict[str, Tensor]:
+        state = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self._device)
+        return state
+
+    def _write(self, state: dict[str, Tensor]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], self._device)
+
+    def now(self) -> dict[str, Tensor]:
+        return self._read() if self._inside else self._state
+
+    def set(self, state: dict[str, Tensor]) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        self._outside = self._read()
+        self._write(self._state)
+        self._inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._state = self._read()
+        self._inside = False
+        self._write(self._outside)
+
+
+def test_batches(images: ImageSet, config: TrainConfig) -> Iterator[Batch]:
+    """The test set in order, through the same loader as training."""
+    length, size = len(images.test), max(config.batch_size, 256)
+    offsets = torch.tensor([*range(0, length, size), length])
+    sampler = PlanSampler()
+    sampler.plan = Plan(-1, torch.arange(length), offsets, torch.zeros(len(offsets) - 1, dtype=torch.int64))
+    dataset = PlannedDataset(images.test, None, (0, 1))
+    options = {"num_workers": config.workers or 0, "pin_memory": bool(config.pin_memory)}
+    return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))
+
+
+def expected_cost(config: TrainConfig, length: int) -> float:
+    """What a run costs at most, in epochs of plain training, judged by its first epoch's plan."""
+    assert config.epochs is not None
+    if config.budget is not None:
+        return config.budget * config.epochs
+    method = parse_method(config.method)
+    ledger = Ledger(length)
+    moment = Moment(0, 0.0, config.epochs, config.batch_size)
+    plan, _ = method.plan(method.init(ledger), ledger, moment, generator(config.seed, "plan", 0))
+    return config.epochs * plan.cost / length
+
+
+def expected_seconds(run: Run) -> float:
+    """About how long the training takes, from one forward and backward pass of a copy of the model."""
+    model = copy.deepcopy(run.module).train()
+    images = run.images
+    size = min(run.config.batch_size, len(images.train), 64)
+    index = torch.arange(size)
+    inputs, targets = (x.to(run.device) for x in images.train.batch(index, 0))
+    seconds = math.inf
+    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+        for _ in range(2):  # the first one warms up
+            started = time.perf_counter()
+            with run._fabric.autocast():
+                loss = torch.nn.functional.cross_entropy(model(run._augment.train(inputs, index, 0)), targets)
+            loss.backward()
+            if run.device.type == "cuda":
+                torch.cuda.synchronize(run.device)
+            seconds = min(seconds, time.perf_counter() - started)
+    left = 1.0 - run.lean.progress
+    return left * expected_cost(run.config, len(images.train)) * len(images.train) * seconds / size
+
+
+def keep_rows(path: Path, count: int) -> list[dict[str, Any]]:
+    """The metrics of the first `count` epochs; later or half-written lines are taken out of the file."""
+    rows = read_rows(path)[:count]
+    if path.exists():
+        write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
+
+
+def write_tensorboard(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """The metrics as TensorBoard scalars over epochs."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+        for row in rows:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name != "epoch":
+                    writer.add_scalar(name, value, row["epoch"])  # type: ignore[no-untyped-call]
+
+
+def evaluate_folder(folder: Path, config: TrainConfig) -> dict[str, Any]:
+    """Evaluate the weights that a run saved, on the set that `config` names."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    images = load_images(config)
+    config = resolve(config, images)
+    run = Run(dataclasses.replace(config, method="sgd", workers=config.workers), images)
+    try:
+        run.module.load_state_dict(load_file(folder / "model.safetensors"))
+    except (RuntimeError, SafetensorError) as error:
+        raise LeanError(
+            f"the weights in '{folder}' do not fit {config.model} with {len(images.classes)} classes of "
+            f"{config.data}: {str(error).splitlines()[0]}"
+        ) from None
+    outcome = run.evaluate()
+    return {
+        "data": config.data,
+        "model": config.model,
+        "evaluated_on": images.evaluated_on,
+        "test_accuracy": outcome.accuracy,
+        "test_loss": outcome.loss,
+        "macro_f1": outcome.macro_f1,
+        "worst_class_accuracy": outcome.worst_class_accuracy,
+        "calibration_error": outcome.calibration_error,
+        "class_accuracy": dict(zip(images.classes, outcome.class_accuracy, strict=True)),
+    }
