@@ -34,6 +34,7 @@ CNNS = [
     "torchvision/mobilenet_v2",
     "torchvision/shufflenet_v2_x0_5",
     "torchvision/squeezenet1_1",
+    "torchvision/swin_v2_t",
 ]
 TRANSFORMERS = ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "swin_tiny_patch4_window7_224", "levit_128s"]
 
@@ -97,7 +98,7 @@ def test_even_an_8_pixel_image_keeps_a_4_by_4_map_in_our_own_nets() -> None:
 
 
 def test_a_model_that_cannot_take_the_size_is_refused_with_a_remedy() -> None:
-    with pytest.raises(LeanError, match=r"torchvision/vit_b_16 cannot .* 32 px .*--model resnet8"):
+    with pytest.raises(LeanError, match=r"vit_b_16 cannot .* 32 px .*map of 2×2.*--model resnet8"):
         models.build("torchvision/vit_b_16", classes=10, image_size=32)
     with pytest.raises(LeanError, match=r"inception_v3 cannot .* 70 px .*use larger ones"):
         models.build("inception_v3", classes=10, image_size=70)
@@ -251,13 +252,33 @@ def test_published_weights_are_kept_but_for_a_small_images_stem(
     cache = tmp_path / "hub" / "checkpoints" / ResNet18_Weights.DEFAULT.url.rsplit("/", 1)[1]
     cache.parent.mkdir(parents=True)
     torch.save(published.state_dict(), cache)
-    monkeypatch.setattr("torch.hub.load_state_dict_from_url", lambda *a, **k: torch.load(cache))
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *a, **k: torch.load(cache))
     with pytest.warns(UserWarning, match="new one starts from scratch") as caught:
         model = models.build("torchvision/resnet18", classes=5, channels=1, image_size=32, pretrained=True)
     assert len(caught) == 1
     assert torch.equal(model.get_submodule("layer4.1.conv2").weight, published.layer4[1].conv2.weight)
     assert run(model, 32, channels=1).shape == (2, 5)
+
+
+def test_timms_published_weights_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the download replaced, once by weights and once by a missing network."""
+    published = models.build("resnet18", classes=1000, image_size=224, seed=1).state_dict()
+    fetch = "timm.models._builder.load_state_dict_from_hf"
+    monkeypatch.setattr(fetch, lambda *args, **kwargs: dict(published))
+    with pytest.warns(UserWarning, match="new one starts from scratch"):
+        model = models.build("resnet18", classes=5, channels=1, image_size=32, pretrained=True)
+    assert torch.equal(model.get_submodule("layer4.1.conv2").weight, published["layer4.1.conv2.weight"])
+    assert run(model, 32, channels=1).shape == (2, 5)
+
+    tries = []
+
+    def unreachable(*args: object, **kwargs: object) -> None:
+        tries.append(args)
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(fetch, unreachable)
+    with pytest.raises(LeanError, match=r"resnet18 .*\(Name or service not known\).*--weights FILE"):
+        models.build("resnet18", classes=5, image_size=32, pretrained=True)
+    assert len(tries) == 1  # each takes most of a minute
 
 
 # --- names and numbers -----------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
     return _train(given, resume)
 
 
-train.params.extend(_option(field) for field in FIELDS.values())
+train.params[:0] = [_option(field) for field in FIELDS.values()]
 cli.add_command(train)
 
 

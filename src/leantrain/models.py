@@ -110,7 +110,7 @@ def build(
     Args:
         name: `resnet8`, `resnet20`, a name of timm's, or `torchvision/NAME`; see `names`.
         width: Channels of the first stage, for `resnet8` and `resnet20` alone.
-        dropout: Before the last layer; 0 leaves what the model's authors chose.
+        dropout: Before the last layer (torchvision's transformers: everywhere); 0 leaves what its authors chose.
         pretrained: Start from the published weights, which are downloaded.
         weights: Start from this file instead, `.safetensors` or a state dict saved by torch.
         seed: The initial weights are a function of it alone; torch's global generators stay as they were.
@@ -134,9 +134,9 @@ def build(
 def default_model(image_size: int, examples: int, device: str) -> str:
     """The model for a user who named only the data: what that device trains from scratch in reasonable time.
 
-    Up to 64 pixels `resnet8` on a CPU (about a thousand images a second) and `resnet18` on a GPU. Larger images:
-    `resnet18` on a CPU, and on a GPU while there are fewer than 50,000 examples, too few for more depth to help from
-    scratch; beyond that `resnet50`.
+    Up to 64 pixels `resnet8` on a CPU and `resnet18` on a GPU. Larger images: `resnet18` on a CPU (there as fast as
+    MobileNetV2, whose depthwise convolutions save arithmetic but no time) and on a GPU while there are fewer than
+    50,000 examples; beyond that `resnet50`.
     """
     on_cpu = device.split(":")[0] == "cpu"
     if image_size <= _SMALL:
@@ -254,7 +254,7 @@ def _from_torchvision(
     if short.startswith("maxvit"):
         options["input_size"] = (image_size, image_size)
     if dropout:
-        options["drop_rate" if short.startswith("densenet") else "dropout"] = dropout
+        options["dropout"] = dropout
     make = partial(vision.get_model, short, weights="DEFAULT" if pretrained else None)
     model = _make(make, name, options, pretrained)
     if pretrained:
@@ -437,19 +437,16 @@ def _fit(
             f"{name}: the pretrained stem is made for large images; for {size} px a new one starts from scratch",
             stacklevel=4,
         )
-    probe = _probe(model, channels, size)
+    probe = first = _probe(model, channels, size)
     done = 0
     while size <= _SMALL and (not _fits(probe) if halvings is None else done < halvings) and probe.strided:
         for module in probe.strided[max(probe.strided)]:
             _halve_stride(module)
         probe = _probe(model, channels, size)
         done += 1
-    if probe.error is not None:
-        why = _reason(probe.error)
-    elif size <= _SMALL and not _fits(probe):
-        why = f"it leaves a map of {probe.map_side}×{probe.map_side}"
-    else:
+    if probe.error is None and (size > _SMALL or _fits(probe)):
         return
+    why = _reason(first.error) if first.error else f"it leaves a map of {first.map_side}×{first.map_side}"
     raise LeanError(f"model {name} cannot take images of {size} px ({why}); use larger ones or --model resnet8")
 
 
@@ -480,9 +477,10 @@ def _probe(model: nn.Module, channels: int, size: int) -> _Probe:
         if _is_strided(module) and module not in probe.strided[inputs[0].shape[2]]:
             probe.strided[inputs[0].shape[2]].append(module)
 
-    def after(module: nn.Module, inputs: Any, output: Any) -> None:
-        is_map = isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] > 1
-        if is_map and not isinstance(module, nn.AdaptiveAvgPool2d):
+    def after(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(module, nn.AdaptiveAvgPool2d):  # the last one is the global pool; others sit inside blocks
+            probe.map_side = inputs[0].shape[2]
+        elif isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] > 1:
             probe.map_side = output.shape[2]
 
     leaves = [module for module in model.modules() if not any(module.children())]

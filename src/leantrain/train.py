@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import logging
 import math
 import signal
 import time
@@ -34,6 +35,7 @@ from leantrain.plan import Plan
 from leantrain.rng import derive, generator
 from leantrain.schedule import parse_schedule
 
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # our own first line says the precision
 FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
 
 
@@ -383,7 +385,8 @@ class Run:
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
-        data = save(tensors, metadata={"model": str(self.config.model), "data": self.config.data})
+        # One entry: safetensors writes several in random order, and equal runs should give equal files.
+        data = save(tensors, metadata={"model": str(self.config.model)})
         write_atomically(path, lambda file: file.write(data))
 
     def write_config(self) -> None:

@@ -64,17 +64,14 @@ def picture(data: bytes, window: Window, size: int) -> Pixels:
         import simplejpeg
 
         try:
-            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-            if colours != "CMYK":  # simplejpeg cannot turn CMYK into RGB
-                box = window(height, width)
-                # The codec halves, quarters … a picture for next to nothing, as long as the box keeps its pixels.
-                scale = min(1.0, size / min(box[2] - box[0], box[3] - box[1]))
-                pixels = simplejpeg.decode_jpeg(
-                    data, "RGB", min_height=max(1, int(height * scale)), min_width=max(1, int(width * scale))
-                )
-                return _resized(pixels, box, (height, width), size)
+            height, width, *_ = simplejpeg.decode_jpeg_header(data)
+            box = window(height, width)
+            # The codec halves, quarters … a picture for next to nothing, as long as the box keeps its pixels.
+            scale = min(1.0, size / min(box[2] - box[0], box[3] - box[1]))
+            least = {"min_height": max(1, int(height * scale)), "min_width": max(1, int(width * scale))}
+            return _resized(simplejpeg.decode_jpeg(data, "RGB", **least), box, (height, width), size)
         except ValueError:
-            pass  # Pillow is more lenient, and its words for what is wrong are clearer
+            pass  # CMYK, or damaged: Pillow reads the one, and has clearer words for the other
     pixels = _with_pillow(data)
     return _resized(pixels, window(*pixels.shape[:2]), (pixels.shape[0], pixels.shape[1]), size)
 

@@ -1,0 +1,5 @@
+"""`python -m leantrain` is the command."""
+
+from leantrain.cli import main
+
+main()

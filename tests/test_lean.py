@@ -1,0 +1,296 @@
+"""In somebody's own loop: attach, loader, loss, progress, state_dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import leantrain
+from leantrain.errors import LeanError
+
+
+def small_set(n: int = 60, seed: int = 0) -> TensorDataset:
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=rng)
+    return TensorDataset(x, (x[:, :3].sum(1) > 0).long())
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def train(lean: leantrain.Lean, model: nn.Module, epochs: int, batch_size: int = 16, **options: Any) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    loader = lean.loader(batch_size, **options)
+    for _ in range(epochs):
+        for batch in loader:
+            loss = lean.loss(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def test_plain_training_is_exactly_the_loop_it_replaces() -> None:
+    data, model, plain = small_set(), model_of(), model_of()
+    lean = leantrain.attach(model, data, epochs=2, seed=3)
+    losses = train(lean, model, 2)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    again = leantrain.attach(plain, data, epochs=2, seed=3)  # only for its plan
+    expected = []
+    for _ in range(2):
+        plan = again.start_epoch(16)
+        for b in range(len(plan)):
+            x, y = data[plan[b].index]
+            loss = F.cross_entropy(plain(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            expected.append(loss.item())
+    assert losses == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_ledger_holds_every_example_s_own_clean_loss() -> None:
+    data, model = small_set(), model_of()
+    lean = leantrain.attach(model, data, epochs=1, label_smoothing=0.2)
+    for batch in lean.loader(16):
+        lean.loss(batch)
+    x, y = data.tensors
+    torch.testing.assert_close(lean.ledger["loss"], F.cross_entropy(model(x), y, reduction="none").detach())
+    assert lean.ledger["correct"].equal(model(x).argmax(1) == y)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_indices_stay_with_their_examples_under_prefetch(workers: int) -> None:
+    data, model = small_set(50), model_of()
+    lean = leantrain.attach(model, data, epochs=3)
+    loader = lean.loader(8, num_workers=workers, persistent_workers=workers > 0)
+    for _ in range(3):
+        seen = []
+        for batch in loader:
+            assert batch.inputs.equal(data.tensors[0][batch.index])
+            assert batch.targets.equal(data.tensors[1][batch.index])
+            lean.loss(batch)
+            seen += batch.index.tolist()
+        assert sorted(seen) == list(range(50))
+
+
+def test_every_iter_is_a_new_epoch_and_its_length_is_known_before() -> None:
+    lean = leantrain.attach(model_of(), small_set(50), epochs=2)
+    loader = lean.loader(8)
+    orders = []
+    for epoch in range(2):
+        assert len(loader) == 7
+        batches = list(loader)
+        assert len(batches) == 7
+        assert {b.epoch for b in batches} == {epoch}
+        for batch in batches:
+            lean.loss(batch)
+        orders.append(torch.cat([b.index for b in batches]).tolist())
+    assert orders[0] != orders[1]
+
+
+def test_progress_runs_from_zero_to_one_whatever_is_skipped() -> None:
+    for method in ("sgd", "random-backprop[keep=0.3]"):
+        lean = leantrain.attach(model_of(), small_set(), method, epochs=3)
+        loader = lean.loader(16)
+        progress = [lean.progress]
+        while not lean.finished:
+            for batch in loader:
+                lean.loss(batch)
+                progress.append(lean.progress)
+        assert progress[0] == 0.0
+        assert progress[-1] == 1.0
+        assert progress == sorted(progress)
+        assert lean.epoch == 2
+
+
+@pytest.mark.parametrize("method", ["sgd", "random-backprop[keep=0.5]"])
+def test_a_budget_is_spent_and_not_exceeded_by_more_than_a_batch(method: str) -> None:
+    lean = leantrain.attach(model_of(), small_set(100), method, epochs=10, budget=0.37)
+    loader = lean.loader(10)
+    while not lean.finished:
+        for batch in loader:
+            lean.loss(batch)
+    assert lean.progress == 1.0
+    assert abs(lean.cost - 370) <= 10
+
+
+def test_keeping_a_fraction_never_keeps_zero() -> None:
+    lean = leantrain.attach(model_of(), small_set(10), "random-backprop[keep=0.001]", epochs=1)
+    assert sum(len(b.index) for b in lean.loader(4)) == 1
+
+
+def test_accumulated_parts_add_up_to_the_gradient_of_the_whole_batch() -> None:
+    data = small_set(50)
+    gradients = []
+    for parts in (1, 4):
+        model = model_of()
+        lean = leantrain.attach(model, data, epochs=1)
+        for batch in lean.loader(25):  # 25 does not divide by 4
+            for part in batch.chunks(parts):
+                lean.loss(part).backward()
+        assert lean.finished
+        assert lean.cost == pytest.approx(50)
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_a_run_saved_in_mid_epoch_goes_on_to_the_bit() -> None:
+    data = small_set()
+    whole_model = model_of()
+    whole = leantrain.attach(whole_model, data, "random-backprop[keep=0.8]", epochs=3)
+    expected = train(whole, whole_model, 3, batch_size=7)
+
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    lean = leantrain.attach(model, data, "random-backprop[keep=0.8]", epochs=3)
+    losses: list[float] = []
+    stops = iter((4, 9, 11))
+    stop = next(stops)
+    loader = lean.loader(7)
+    while not lean.finished:
+        for batch in loader:
+            loss = lean.loss(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if len(losses) == stop:
+                stop = next(stops, -1)
+                state = lean.state_dict()
+                lean = leantrain.attach(model, data, "random-backprop[keep=0.8]", epochs=3)
+                lean.load_state_dict(state)
+                loader = lean.loader(7)
+                break
+    assert losses == expected
+    for name, field in whole.ledger.state_dict().items():
+        assert torch.equal(field, lean.ledger[name]) or name == "previous"
+    torch.testing.assert_close(whole.ledger["previous"], lean.ledger["previous"], equal_nan=True, rtol=0, atol=0)
+
+
+def test_state_dict_loads_without_executing_code(tmp_path: Any) -> None:
+    lean = leantrain.attach(model_of(), small_set(), epochs=2)
+    for batch in lean.loader(16):
+        lean.loss(batch)
+    torch.save(lean.state_dict(), tmp_path / "lean.pt")
+    again = leantrain.attach(model_of(), small_set(), epochs=2)
+    again.load_state_dict(torch.load(tmp_path / "lean.pt", weights_only=True))
+    assert again.progress == lean.progress
+
+
+def test_global_generators_are_never_touched() -> None:
+    before = torch.get_rng_state()
+    lean = leantrain.attach(model_of(), small_set(), "random-backprop", epochs=2)
+    for _ in range(2):
+        for batch in lean.loader(16):
+            lean.loss(batch)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_a_criterion_of_one_s_own_is_minimised_while_clean_losses_are_recorded() -> None:
+    data, model = small_set(), model_of()
+
+    def halved(logits: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * F.cross_entropy(logits, targets, reduction="none")
+
+    lean = leantrain.attach(model, data, epochs=1, criterion=halved)
+    batch = next(iter(lean.loader(60)))
+    assert lean.loss(batch).item() == pytest.approx(0.5 * lean.ledger["loss"].mean().item())
+
+
+def test_a_criterion_that_reduces_is_refused() -> None:
+    lean = leantrain.attach(model_of(), small_set(), epochs=1, criterion=nn.CrossEntropyLoss())
+    with pytest.raises(LeanError, match="one loss per example"):
+        lean.loss(next(iter(lean.loader(16))))
+
+
+class Dicts(Dataset[dict[str, Any]]):
+    def __init__(self, label: Any = 1) -> None:
+        self.label = label
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"pixel_values": torch.full((6,), float(i)), "labels": self.label, "file": f"{i}.png"}
+
+
+def test_dict_batches_work_and_keep_their_other_entries() -> None:
+    lean = leantrain.attach(model_of(), Dicts(), epochs=1)
+    batch = next(iter(lean.loader(20)))
+    assert batch.inputs[:, 0].long().equal(batch.index)
+    assert batch.data["file"] == [f"{i}.png" for i in batch.index.tolist()]
+    assert lean.loss(batch).isfinite()
+
+
+def test_an_own_collate_is_used() -> None:
+    def collate(items: list[Any]) -> tuple[Tensor, Tensor]:
+        return torch.stack([x * 2 for x, _ in items]), torch.stack([y for _, y in items])
+
+    data = small_set()
+    batch = next(iter(leantrain.attach(model_of(), data, epochs=1, collate=collate).loader(16)))
+    assert batch.inputs.equal(data.tensors[0][batch.index] * 2)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (Stream(), "is iterable"),
+        (TensorDataset(torch.zeros(0, 6), torch.zeros(0).long()), "no examples"),
+        (TensorDataset(torch.zeros(4, 6), torch.zeros(4, 3)), "has 3 values"),
+        (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), "soft labels"),
+        (TensorDataset(torch.zeros(4, 6)), "must be \\(input, label\\)"),
+        (Dicts(label=[1, 0]), "has 2 values"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_attach(dataset: Any, words: str) -> None:
+    with pytest.raises(LeanError, match=words):
+        leantrain.attach(model_of(), dataset, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": 1, "budget": -1.0}, "budget is -1"),
+        ({"epochs": 1, "label_smoothing": 1.0}, "label_smoothing is 1"),
+        ({"epochs": 1, "method": "random-backprop[kepe=0.1]"}, "Did you mean 'keep'"),
+        ({"epochs": 1, "method": "random-backprop[keep=2]"}, "keep is 2.0, but must be at most 1.0"),
+        ({"epochs": 1, "method": "sdg"}, "Did you mean 'sgd'"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_value(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(LeanError, match=words):
+        leantrain.attach(model_of(), small_set(), **options)
+
+
+def test_the_loader_refuses_what_the_plan_decides() -> None:
+    lean = leantrain.attach(model_of(), small_set(), epochs=1)
+    with pytest.raises(LeanError, match="takes no 'shuffle'"):
+        lean.loader(16, shuffle=True)
+    with pytest.raises(LeanError, match="batch_size is 0"):
+        lean.loader(0)
+
+
+def test_a_batch_of_another_epoch_is_refused() -> None:
+    lean = leantrain.attach(model_of(), small_set(), epochs=2)
+    loader = lean.loader(16)
+    old = next(iter(loader))
+    iter(loader)
+    with pytest.raises(LeanError, match="belongs to epoch 0"):
+        lean.loss(old)
