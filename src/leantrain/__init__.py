@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leantrain.ledger import Ledger as Ledger
     from leantrain.loader import Batch as Batch
     from leantrain.methods import SGD as SGD
+    from leantrain.methods import MixTrain as MixTrain
     from leantrain.methods import RandomBackprop as RandomBackprop
     from leantrain.plan import Plan as Plan
 
@@ -27,6 +28,7 @@ _HOMES = {
     "Ledger": "ledger",
     "Batch": "loader",
     "SGD": "methods",
+    "MixTrain": "methods",
     "RandomBackprop": "methods",
     "Plan": "plan",
 }

@@ -237,8 +237,9 @@ def eval_command(folder: Path, data: str | None, data_root: str | None, as_json:
         click.echo(json.dumps(outcome, indent=2))
         return
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=f"{folder} on {outcome['data']}", show_header=False, title_justify="left")
+    table = Table(title=Text(f"{folder} on {outcome['data']}"), show_header=False, title_justify="left")
     for name in ("test_accuracy", "macro_f1", "worst_class_accuracy", "calibration_error", "test_loss"):
         table.add_row(name.replace("_", " "), f"{outcome[name]:.4f}")
     _console().print(table)
@@ -248,17 +249,19 @@ def eval_command(folder: Path, data: str | None, data_root: str | None, as_json:
 @click.argument("name", required=False)
 def methods_command(name: str | None) -> None:
     """List the methods, or one method's options with their meaning and default."""
-    from leantrain.methods import METHODS
+    from leantrain.methods import ALIASES, METHODS
 
     if name is None:
         width = max(map(len, METHODS))
         for known, kind in METHODS.items():
-            click.echo(f"{known:<{width}}  {_first_line(kind)}")
+            also = f" Also called {kind.alias}." if kind.alias else ""
+            click.echo(f"{known:<{width}}  {_first_line(kind)}{also}")
         click.echo("\nleantrain methods NAME tells a method's options; write them as NAME[option=value,…].")
         return
-    if name not in METHODS:
-        raise LeanError(f"method '{name}' is not known; there are {', '.join(METHODS)}.{nearest(name, METHODS)}")
-    kind = METHODS[name]
+    methods = {**METHODS, **ALIASES}
+    if name not in methods:
+        raise LeanError(f"method '{name}' is not known; there are {', '.join(METHODS)}.{nearest(name, methods)}")
+    kind = methods[name]
     click.echo(f"{name}: {_first_line(kind)}")
     options = [f for f in dataclasses.fields(kind) if "help" in f.metadata]
     if not options:

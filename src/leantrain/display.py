@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 
 class Display(Protocol):
@@ -106,7 +107,8 @@ def row_text(row: dict[str, Any]) -> str:
 
 def result_table(result: dict[str, Any]) -> Table:
     """The outcome of a run, for a person."""
-    table = Table(title=f"{result['method']} on {result['data']}", show_header=False, title_justify="left")
+    title = Text(f"{result['method']} on {result['data']}")  # not a string: brackets would be read as markup
+    table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
     where = result["evaluated_on"]

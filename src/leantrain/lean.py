@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from leantrain.errors import LeanError
-from leantrain.ledger import WHOLE, Ledger
+from leantrain.clock import Stopwatch
+from leantrain.ledger import COMPOSITE, WHOLE, Ledger, world_size
 from leantrain.loader import (
     Batch,
     Key,
@@ -23,8 +24,10 @@ from leantrain.loader import (
     planned_dataloader,
 )
 from leantrain.methods import Method, Moment, parse_method
-from leantrain.plan import Plan
-from leantrain.rng import generator
+from leantrain.mixing import DRAWS
+from leantrain.plan import Form, Plan, PlannedBatch
+from leantrain.rng import generator, uniform
+from leantrain.split import Split
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -42,6 +45,8 @@ def attach(
     collate: Callable[[list[Any]], Any] | None = None,
     inputs: Key | None = None,
     targets: Key | None = None,
+    example: Tensor | None = None,
+    split_layer: str | None = None,
 ) -> Lean:
     """Put a method between a data set and a model; the loop around it stays the caller's.
 
@@ -57,6 +62,9 @@ def attach(
         label_smoothing: for the default criterion; what is recorded stays unsmoothed.
         collate: the data set's own collate function.
         inputs, targets: where an example keeps its input and its label, if not in the usual place.
+        example: a small batch of inputs as the model sees them, to find the split point with; by default the first
+            two examples of the data set. Give it where inputs are transformed after loading.
+        split_layer: the layer that makes the last feature map, where a model's split point is not found by itself.
     """
     return Lean(
         model,
@@ -69,6 +77,8 @@ def attach(
         label_smoothing=label_smoothing,
         collate=collate,
         keys=(inputs, targets),
+        example=example,
+        split_layer=split_layer,
     )
 
 
@@ -91,6 +101,8 @@ class Lean:
         label_smoothing: float = 0.0,
         collate: Callable[[list[Any]], Any] | None = None,
         keys: tuple[Key | None, Key | None] = (None, None),
+        example: Tensor | None = None,
+        split_layer: str | None = None,
     ) -> None:
         check_dataset(dataset)
         if epochs < 1:
@@ -121,7 +133,14 @@ class Lean:
         self._done_cost = 0.0
         self._span = (0.0, 0.0)  # progress at the start and at the end of the epoch
         self._resumed = False
-        self._dataset = PlannedDataset(dataset, collate, self._check_example(dataset, keys))
+        ranks = world_size()
+        rank = torch.distributed.get_rank() if ranks > 1 else 0
+        self._dataset = PlannedDataset(dataset, collate, self._check_example(dataset, keys), rank, ranks)
+        self.clock = Stopwatch()
+        self._mixer = method.mixer
+        self.split: Split | None = None
+        if self._mixer is not None and self._mixer.split:
+            self.split = Split(model, self._example(model) if example is None else example, split_layer)
 
     # -- the epoch ---------------------------------------------------------------------------------------------------
 
@@ -169,9 +188,11 @@ class Lean:
         self._resumed = False
         start = self._span[1]
         moment = Moment(self.epoch + 1, start, self.epochs, batch_size)
-        plan, self._state = self.method.plan(
-            self._state, self.ledger, moment, generator(self.seed, "plan", moment.epoch)
-        )
+        self.ledger.synchronise()
+        with self.clock.measure("selection", torch.device("cpu")):
+            plan, self._state = self.method.plan(
+                self._state, self.ledger, moment, generator(self.seed, "plan", moment.epoch)
+            )
         if self._total_cost is None:
             end = min(1.0, (moment.epoch + 1) / self.epochs)
         else:
@@ -183,8 +204,12 @@ class Lean:
         self._plan, self._done, self._done_cost, self._span = plan, 0, 0.0, (start, end)
         return plan
 
-    def report(self) -> dict[str, float]:
-        """What the epoch that just ended says: mean loss and accuracy of its examples, and the method's own words."""
+    def report(self) -> dict[str, Any]:
+        """What the epoch that just ended says: mean loss and accuracy of its examples, and the method's own words.
+
+        Over several ranks all of them must call it, as it lets their ledgers agree.
+        """
+        self.ledger.synchronise()
         seen = self.ledger.seen_in(self.epoch)
         count = max(1, int(seen.sum()))
         loss = float(torch.where(seen, self.ledger["loss"], 0).sum(dtype=torch.float64)) / count
@@ -193,6 +218,7 @@ class Lean:
             "train_loss": loss,
             "train_accuracy": accuracy,
             **self.method.report(self._state, self.ledger, self.plan),
+            **{f"{name}_seconds": seconds for name, seconds in self.clock.take().items()},
         }
 
     # -- the step ----------------------------------------------------------------------------------------------------
@@ -204,15 +230,48 @@ class Lean:
                 f"this batch belongs to epoch {batch.epoch}, but epoch {self.epoch} is running; "
                 "use each batch in the epoch whose loader gave it."
             )
-        logits = self.model(batch.inputs)
         targets = batch.targets
-        clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
-        self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, WHOLE, batch.epoch)
-        losses = self._criterion(logits, targets)
+        logits, shares = self._answer(batch)
+        if not batch.padding:
+            form = COMPOSITE if batch.form.constituents > 1 else WHOLE
+            clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
+            self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, form, batch.epoch)
         self._count(batch)
-        if batch.weight is not None:
-            losses = losses * batch.weight
-        return losses.sum() / batch.total
+        losses = self._criterion(logits, targets)
+        for weight in (shares, batch.weight):
+            if weight is not None:
+                losses = losses * weight
+        return losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
+
+    def _answer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The model's logits for every example of the batch, and each one's share where it is one of several."""
+        k = batch.form.constituents
+        if k == 1:
+            return self._forward(batch.inputs), None
+        if self._mixer is None:
+            raise LeanError(f"the plan has composites, but {self.method} declares no mixer for them.")
+        inputs = batch.inputs
+        with self.clock.measure("mixing", inputs.device):
+            known = self.ledger["loss"].to(inputs.device, non_blocking=True)[batch.index].view(k, -1)
+            first = batch.index[: known.shape[1]]
+            draws = uniform(self.seed, batch.epoch, first, k * DRAWS, "mix")
+            mixed = self._mixer.mix(inputs, k, known, draws)
+        shares = mixed.shares.reshape(-1)
+        if self.split is None:
+            return self._forward(mixed.inputs).repeat(k, 1), shares  # one answer, asked about each constituent
+        assert mixed.owner is not None
+        with self.split.regions(mixed.owner, k):
+            return self._forward(mixed.inputs), shares
+
+    def _forward(self, inputs: Any) -> Tensor:
+        output = self.model(inputs)
+        logits = getattr(output, "logits", output)  # Hugging Face's models answer with an object
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise LeanError(
+                f"the model answered with a {type(output).__name__}, but leantrain needs one tensor of logits "
+                "(examples, classes); wrap the model so that it gives that."
+            )
+        return logits
 
     def _criterion(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.criterion is None:
@@ -235,7 +294,11 @@ class Lean:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on from here bit for bit: tensors and plain values only."""
+        """Everything needed to go on from here bit for bit: tensors and plain values only.
+
+        Over several ranks all of them must call it, as it lets their ledgers agree; one of them saves it.
+        """
+        self.ledger.synchronise()
         return {
             "method": str(self.method),
             "seed": self.seed,
@@ -262,6 +325,15 @@ class Lean:
         self._span = (state["span"][0], state["span"][1])
         self.cost, self.examples = state["cost"], state["examples"]
         self._resumed = True
+
+    def _example(self, model: nn.Module) -> Tensor:
+        """Two inputs as the model sees them."""
+        planned = PlannedBatch(0, 0, torch.arange(min(2, len(self.ledger))), None, Form())
+        inputs = self._dataset[planned].inputs
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            raise LeanError("split propagation needs to see a batch of float inputs; give one as example=… to attach.")
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        return inputs.to(device)
 
     def _check_example(self, dataset: Any, keys: tuple[Key | None, Key | None]) -> tuple[Key, Key]:
         if hasattr(dataset, "batch"):

@@ -20,6 +20,12 @@ FIELDS: dict[str, tuple[torch.dtype, float]] = {
 }
 
 
+def world_size() -> int:
+    """How many processes train together."""
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if there else 1
+
+
 class Ledger:
     """One tensor per field, each of length N, on the device where the losses arise.
 
@@ -31,6 +37,7 @@ class Ledger:
         self.length = length
         self.device = torch.device(device)
         self._fields: dict[str, Tensor] = {}
+        self._fresh: Tensor | None = None  # what this rank has recorded since ranks last agreed
         for name, (dtype, fill) in FIELDS.items():
             self.register(name, dtype, fill)
 
@@ -64,14 +71,44 @@ class Ledger:
             form: WHOLE, COMPOSITE or SHRUNK.
             epoch: the epoch they belong to.
         """
+        if loss.device != self.device:
+            self.to(loss.device)  # once: losses keep arising where they do
         fields = self._fields
         index = index.to(self.device, non_blocking=True)
         fields["previous"][index] = fields["loss"][index]
-        fields["loss"][index] = loss.detach().to(self.device, torch.float32)
-        fields["correct"][index] = correct.to(self.device)
+        fields["loss"][index] = loss.detach().float()
+        fields["correct"][index] = correct
         fields["form"][index] = form
         fields["epoch"][index] = epoch
         fields["trained"].index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
+
+        if world_size() > 1:
+            if self._fresh is None:
+                self._fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)
+            self._fresh[index] = True
+
+    def to(self, device: torch.device) -> None:
+        """Move every field to another device."""
+        self.device = device
+        self._fields = {name: field.to(device) for name, field in self._fields.items()}
+
+    def synchronise(self) -> None:
+        """Let all ranks hold what each of them recorded; every rank must call it. Nothing to do in a single process.
+
+        Each example is recorded by one rank, so a sum over ranks of what is fresh is the value itself.
+        """
+        if world_size() == 1:
+            return
+        fresh = self._fresh if self._fresh is not None else torch.zeros(self.length, dtype=torch.bool, device=self.device)
+        anywhere = fresh.to(torch.int32)
+        torch.distributed.all_reduce(anywhere)
+        for name in FIELDS:
+            field = self._fields[name]
+            wide = torch.float32 if field.is_floating_point() else torch.int32
+            value = torch.where(fresh, field.to(wide), 0)
+            torch.distributed.all_reduce(value)
+            field.copy_(torch.where(anywhere > 0, value.to(field.dtype), field))
+        self._fresh = None
 
     def seen_in(self, epoch: int) -> Tensor:
         """Which examples were trained in that epoch, as a mask."""

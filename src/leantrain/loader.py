@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
-from leantrain.cost import training_cost
 from leantrain.errors import LeanError
 from leantrain.plan import Form, Plan, PlannedBatch
 
@@ -32,7 +31,10 @@ class Batch:
         form: how the examples are to be shown.
         epoch: the epoch the batch belongs to.
         position: its place in that epoch's plan.
-        total: what the batch's loss is divided by: the inputs of the whole batch, also in one of its `chunks`.
+        total: what the batch's loss is divided by: the inputs of the whole batch, also in one of its `chunks`; over
+            several ranks the mean per rank, so that averaged gradients are the mean over all inputs.
+        cost: what training on it costs, on all ranks together.
+        padding: whether it only keeps this rank in step with others that have examples; it neither trains nor records.
         last: whether the optimiser steps after it; False for all `chunks` but the last.
         keys: where in `data` the inputs and the targets are.
     """
@@ -44,7 +46,9 @@ class Batch:
     epoch: int
     position: int
     total: float
+    cost: float
     last: bool = True
+    padding: bool = False
     keys: tuple[Key, Key] = (0, 1)
 
     @property
@@ -55,10 +59,6 @@ class Batch:
     def targets(self) -> Tensor:
         targets: Tensor = self.data[self.keys[1]]
         return targets
-
-    @property
-    def cost(self) -> float:
-        return training_cost(len(self.index) / self.form.constituents, self.form.pixels)
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
         """The batch on another device."""
@@ -93,7 +93,8 @@ class Batch:
         for number, part in enumerate(parts):
             rows = part.reshape(-1)
             taken = self._map(lambda x, rows=rows: x[rows.to(x.device)])
-            yield dataclasses.replace(taken, last=self.last and number == count - 1)
+            cost = self.cost * len(rows) / len(self.index)
+            yield dataclasses.replace(taken, cost=cost, last=self.last and number == count - 1)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         weight = None if self.weight is None else function(self.weight)
@@ -109,22 +110,38 @@ class BatchSource(Protocol):
 class PlannedDataset(Dataset[Batch]):
     """Turns planned batches into batches, in the main process or in a worker; the plan's key says all it needs."""
 
-    def __init__(self, source: Any, collate: Callable[[list[Any]], Any] | None, keys: tuple[Key, Key]) -> None:
+    def __init__(
+        self, source: Any, collate: Callable[[list[Any]], Any] | None, keys: tuple[Key, Key], rank: int = 0, ranks: int = 1
+    ) -> None:
         self.source = source
         self.collate = collate or default_collate
         self.keys = keys
+        self.rank, self.ranks = rank, ranks
 
     def __getitem__(self, planned: PlannedBatch) -> Batch:
-        index = planned.index
+        part = planned.part(self.rank, self.ranks)
+        padding = len(part) == 0
+        if padding:  # fewer inputs than ranks: the first one keeps this rank in step
+            part = torch.arange(0, len(planned.index), planned.inputs)
+        index = planned.index[part]
+        weight = None if planned.weight is None else planned.weight[part]
         if self.collate is default_collate and hasattr(self.source, "batch"):
             data: Any = self.source.batch(index, planned.epoch)
         elif hasattr(self.source, "__getitems__"):
             data = self.collate(self.source.__getitems__(index.tolist()))
         else:
             data = self.collate([self.source[i] for i in index.tolist()])
-        total = float(planned.inputs)
         return Batch(
-            data, index, planned.weight, planned.form, planned.epoch, planned.position, total, keys=self.keys
+            data,
+            index,
+            weight,
+            planned.form,
+            planned.epoch,
+            planned.position,
+            total=planned.inputs / self.ranks,
+            cost=planned.cost,
+            padding=padding,
+            keys=self.keys,
         )
 
 

@@ -54,6 +54,11 @@ class PlannedBatch:
     def cost(self) -> float:
         return training_cost(self.inputs, self.form.pixels)
 
+    def part(self, rank: int, ranks: int) -> Tensor:
+        """Which places of `index` one of several ranks trains on; where there are fewer inputs than ranks, maybe none."""
+        places = torch.arange(len(self.index)).view(self.form.constituents, self.inputs)
+        return places.tensor_split(ranks, dim=1)[rank].reshape(-1)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # As numpy on its way to a worker: a pickled slice of a tensor would move the whole plan into shared memory.
         weight = None if self.weight is None else self.weight.numpy()

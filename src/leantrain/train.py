@@ -122,6 +122,7 @@ class Run:
         self._optimizer = self._build_optimizer()
         trained = torch.compile(self.module) if config.compile else self.module
         self._model, self._fabric_optimizer = self._fabric.setup(trained, self._optimizer)
+        self._augment = Augment(images, config.seed, self.device)
         self.lean = Lean(
             self._model,
             images.train,
@@ -130,9 +131,9 @@ class Run:
             budget=config.budget,
             seed=config.seed,
             label_smoothing=config.label_smoothing,
+            example=self._example_inputs(),
         )
         self._loader = self.lean.loader(config.batch_size, **self._loader_options())
-        self._augment = Augment(images, config.seed, self.device)
         self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
 
     # -- what it is made of ------------------------------------------------------------------------------------------
@@ -171,6 +172,10 @@ class Run:
             )
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
         return kind(groups, lr=config.lr, **kernel)
+
+    def _example_inputs(self) -> Tensor:
+        inputs, _ = self.images.train.batch(torch.arange(min(2, len(self.images.train))), -1)
+        return self._augment.evaluate(inputs.to(self.device))
 
     def _loader_options(self) -> dict[str, Any]:
         workers = self.config.workers or 0
@@ -292,6 +297,8 @@ class Run:
                 history.write_epoch(self.out / "history", lean.ledger, lean.epoch)
             self.save_checkpoint()
         self.display.row(row)
+        if "note" in row:
+            self.display.note(f"note: {row['note']}")
         if timing["data"] > 0.5 * timing["seconds"] and timing["seconds"] > 1:
             self.display.note(
                 f"note: {timing['data'] / timing['seconds']:.0%} of this epoch was spent waiting for data; "

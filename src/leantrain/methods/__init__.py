@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from leantrain.methods.base import Method, Moment, State
+from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
 from leantrain.methods.random_backprop import RandomBackprop
 from leantrain.methods.sgd import SGD
 from leantrain.options import parse_named
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (SGD, RandomBackprop)}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (SGD, MixTrainCutMix, MixTrainMixUp, RandomBackprop)}
+ALIASES: dict[str, type[Method]] = {kind.alias: kind for kind in METHODS.values() if kind.alias}
 
 
 def parse_method(text: str) -> Method:
     """A method from its name and options, for example `random-backprop[keep=0.25]`."""
-    return parse_named(text, METHODS, "method")
+    return parse_named(text, {**METHODS, **ALIASES}, "method")
 
 
-__all__ = ["METHODS", "SGD", "Method", "Moment", "RandomBackprop", "State", "parse_method"]
+__all__ = ["ALIASES", "METHODS", "SGD", "Method", "MixTrain", "Moment", "RandomBackprop", "State", "parse_method"]

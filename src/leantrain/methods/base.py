@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from leantrain.ledger import Ledger
+from leantrain.mixing import Mixer
 from leantrain.options import check, spell_named
 from leantrain.plan import Plan
 
@@ -41,6 +42,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    alias: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -48,14 +50,22 @@ class Method(ABC):
     def __str__(self) -> str:
         return spell_named(self, self.name)
 
+    @property
+    def mixer(self) -> Mixer | None:
+        """How the composites in its plans are mixed; None for a method whose plans have none."""
+        return None
+
     def init(self, ledger: Ledger) -> State:
         """The state before the first epoch; the place to register ledger fields."""
         return {}
 
     @abstractmethod
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        """The plan of the next epoch and the state after making it, from what the ledger says."""
+        """The plan of the next epoch and the state after making it, from what the ledger says.
 
-    def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, float]:
+        Of the ledger it may change the fields that `init` registered, and no others.
+        """
+
+    def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
         """What the method adds to an epoch's metrics; called once at the epoch's end."""
         return {}

@@ -1,0 +1,177 @@
+"""Mixing: several inputs become one composite of the same shape, on the device, by CutMix or MixUp.
+
+The functional core takes the constituents as one tensor of k·B inputs, the first constituents of all composites first,
+then the second ones. `CutMix` and `MixUp` are its configured forms, of which a method declares one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DRAWS = 8
+"""Random numbers a composite of two may use; each further constituent brings as many of its own."""
+
+SMALLEST_SHARE = 0.1
+"""What adaptive mixing leaves to the easier constituent, so that it is still there to be learnt."""
+
+
+class Mixed(NamedTuple):
+    """Composites and what is in them.
+
+    Attributes:
+        inputs: (B, …), of the shape of one batch of inputs.
+        shares: float32 (k, B), the share of each constituent; they add up to one.
+        owner: uint8 (B, H, W), which constituent each pixel shows; None where every pixel shows all.
+    """
+
+    inputs: Tensor
+    shares: Tensor
+    owner: Tensor | None
+
+
+@dataclass(frozen=True)
+class Mixer(ABC):
+    """How constituents become a composite.
+
+    Attributes:
+        ratio: the first constituent's share; "equal", "beta" (uniformly random) or "adaptive" (by recorded loss)
+            where it is not a number.
+        split: whether the model is to answer once per constituent, by split propagation.
+    """
+
+    ratio: float | str = "equal"
+    split: bool = False
+
+    @abstractmethod
+    def mix(self, inputs: Tensor, constituents: int, losses: Tensor, draws: Tensor) -> Mixed:
+        """Mix k·B inputs into B composites.
+
+        Args:
+            inputs: (k·B, C, H, W), first constituents first.
+            constituents: k.
+            losses: (k, B), what was last recorded of each; NaN where nothing was.
+            draws: (B, k·DRAWS) numbers in [0, 1).
+        """
+
+    def shares(self, constituents: int, losses: Tensor, draws: Tensor) -> Tensor:
+        """(k, B), the shares that are asked for."""
+        count = losses.shape[1]
+        equal = torch.full((constituents, count), 1.0 / constituents, device=losses.device)
+        if self.ratio == "equal":
+            return equal
+        if self.ratio == "adaptive":
+            return adaptive_shares(losses)
+        if self.ratio == "beta":  # Beta(1, 1) for two, the flat Dirichlet for more
+            exponential = -torch.log1p(-draws[:, -constituents:].T)
+            return exponential / exponential.sum(0)
+        assert isinstance(self.ratio, float)
+        rest = (1.0 - self.ratio) / (constituents - 1)
+        return torch.cat([torch.full_like(equal[:1], self.ratio), torch.full_like(equal[1:], rest)])
+
+
+@dataclass(frozen=True)
+class CutMix(Mixer):
+    """Each pixel shows one constituent.
+
+    Attributes:
+        patch: "half" cuts the picture into straight parts along a random axis, in random order; "rect" pastes a random
+            rectangle of each further constituent over the first, clipped at the picture's border.
+    """
+
+    split: bool = True
+    patch: str = "half"
+
+    def mix(self, inputs: Tensor, constituents: int, losses: Tensor, draws: Tensor) -> Mixed:
+        asked = self.shares(constituents, losses, draws)
+        height, width = inputs.shape[-2:]
+        make = strip_owner if self.patch == "half" else rectangle_owner
+        owner = make(asked, height, width, draws)
+        return Mixed(cutmix(inputs, owner), area_shares(owner, constituents), owner)
+
+
+@dataclass(frozen=True)
+class MixUp(Mixer):
+    """Each pixel is the weighted mean of the constituents' pixels."""
+
+    ratio: float | str = "adaptive"
+
+    def mix(self, inputs: Tensor, constituents: int, losses: Tensor, draws: Tensor) -> Mixed:
+        shares = self.shares(constituents, losses, draws)
+        return Mixed(mixup(inputs, shares), shares, None)
+
+
+def adaptive_shares(losses: Tensor) -> Tensor:
+    """The harder constituent gets the larger share: r_j = ℓ_j / Σ ℓ, kept away from 0 and 1.
+
+    The papers' ratio ℓ₁ / ℓ₂ (Eq. 5) is not a share. Where any loss is unknown, all shares are equal.
+    """
+    constituents = losses.shape[0]
+    total = losses.sum(0)
+    usable = total.isfinite() & (total > 0)
+    shares = torch.where(usable, losses / torch.where(usable, total, 1.0), 1.0 / constituents)
+    shares = shares.clamp(min=SMALLEST_SHARE)
+    return shares / shares.sum(0)
+
+
+def mixup(inputs: Tensor, shares: Tensor) -> Tensor:
+    """Σ r_j x_j for (k·B, …) inputs and (k, B) shares."""
+    shape = (shares.shape[1],) + (1,) * (inputs.ndim - 1)
+    weights = [share.to(inputs.dtype).view(shape) for share in shares]
+    chunks = inputs.chunk(len(weights))
+    mixed = chunks[0] * weights[0]
+    for part, weight in zip(chunks[1:], weights[1:], strict=True):
+        mixed = torch.addcmul(mixed, part, weight)
+    return mixed
+
+
+def cutmix(inputs: Tensor, owner: Tensor) -> Tensor:
+    """The composites that `owner` describes: each pixel of the constituent that owns it."""
+    count = owner.shape[0]
+    chunks = inputs.split(count)
+    mixed = chunks[0]
+    for j, part in enumerate(chunks[1:], start=1):
+        mixed = torch.where((owner == j).unsqueeze(1), part, mixed)
+    return mixed
+
+
+def area_shares(owner: Tensor, constituents: int) -> Tensor:
+    """(k, B), the share of the area that each constituent really covers, after rounding and clipping to pixels."""
+    pixels = owner.shape[1] * owner.shape[2]
+    return torch.stack([(owner == j).sum((1, 2)) for j in range(constituents)]).float() / pixels
+
+
+def strip_owner(shares: Tensor, height: int, width: int, draws: Tensor) -> Tensor:
+    """Straight cuts across a random axis, from a random side: for two equal shares the left, right, top or bottom half."""
+    across, reverse = draws[:, 0] < 0.5, draws[:, 1] < 0.5
+    bounds = shares.cumsum(0)[:-1].T  # (B, k-1)
+
+    def along(length: int) -> Tensor:
+        place = torch.arange(length, device=shares.device).expand(len(across), length)
+        place = torch.where(reverse.unsqueeze(1), length - 1 - place, place)
+        cuts = (bounds * length).round().unsqueeze(2)
+        return (place.unsqueeze(1) >= cuts).sum(1).to(torch.uint8)
+
+    columns, rows = along(width).unsqueeze(1), along(height).unsqueeze(2)
+    return torch.where(across.view(-1, 1, 1), columns, rows)
+
+
+def rectangle_owner(shares: Tensor, height: int, width: int, draws: Tensor) -> Tensor:
+    """A rectangle of each further constituent around a random centre, of the picture's own aspect, clipped (CutMix)."""
+    constituents, count = shares.shape
+    owner = torch.zeros(count, height, width, dtype=torch.uint8, device=shares.device)
+    rows, columns = (torch.arange(n, device=shares.device) for n in (height, width))
+    for j in range(1, constituents):
+        side = shares[j].sqrt()
+        inside = []
+        for place, length, centre in ((rows, height, draws[:, 2 * j]), (columns, width, draws[:, 2 * j + 1])):
+            middle, half = centre * length, side * length / 2
+            start, stop = (middle - half).round().unsqueeze(1), (middle + half).round().unsqueeze(1)
+            inside.append((place >= start) & (place < stop))
+        patch = inside[0].unsqueeze(2) & inside[1].unsqueeze(1)
+        owner = torch.where(patch, j, owner)
+    return owner.to(torch.uint8)
