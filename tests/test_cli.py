@@ -13,10 +13,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from PIL import Image
-from program import SMALL, rows, run
 
 from leantrain.cli import cli, main
 from leantrain.errors import LeanError
+from program import SMALL, rows, run
 
 
 def call(*arguments: object) -> None:
@@ -104,7 +104,9 @@ def test_tensorboard_logs_when_asked(finished: Path) -> None:
 def test_eval_gives_the_accuracy_of_the_run(finished: Path) -> None:
     done = run("eval", finished, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["test_accuracy"] == json.loads((finished / "result.json").read_text())["test_accuracy"]
+    assert (
+        json.loads(done.stdout)["test_accuracy"] == json.loads((finished / "result.json").read_text())["test_accuracy"]
+    )
 
 
 def test_resuming_a_finished_run_shows_its_result(finished: Path) -> None:
@@ -161,7 +163,16 @@ def test_methods_are_listed_with_their_options() -> None:
 
 def test_help_has_every_setting_under_its_heading() -> None:
     text = CliRunner().invoke(cli, ["train", "--help"]).output
-    for word in ("Data:", "Model:", "Training:", "Speed:", "Output:", "--train-limit", "--no-channels-last", "--resume"):
+    for word in (
+        "Data:",
+        "Model:",
+        "Training:",
+        "Speed:",
+        "Output:",
+        "--train-limit",
+        "--no-channels-last",
+        "--resume",
+    ):
         assert word in text
 
 
@@ -219,7 +230,11 @@ def test_a_folder_with_a_run_is_not_overwritten(finished: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [(("--lr", "0.5"), "--lr is 0.5"), (("--data", "cifar10"), "--data is cifar10"), (("--model", "resnet20"), "--model")],
+    [
+        (("--lr", "0.5"), "--lr is 0.5"),
+        (("--data", "cifar10"), "--data is cifar10"),
+        (("--model", "resnet20"), "--model"),
+    ],
 )
 def test_what_decides_the_run_may_not_change_on_resume(finished: Path, flags: tuple[str, str], words: str) -> None:
     with pytest.raises(LeanError, match=words):
@@ -238,8 +253,8 @@ def test_a_checkpoint_of_another_model_or_data_set_is_refused(finished: Path, tm
         call("train", "--out", cut_with_another_s_checkpoint("model", "--model", "resnet20"), "--resume")
     with pytest.raises(LeanError, match="belongs to a run with data"):
         call("train", "--out", cut_with_another_s_checkpoint("data", "--validation", 0.5), "--resume")
+    out = cut_with_another_s_checkpoint("width", "--width", 8, "--method", "random-backprop[keep=0.75]")
     with pytest.raises(LeanError, match="does not fit the model"):
-        out = cut_with_another_s_checkpoint("width", "--width", 8, "--method", "random-backprop[keep=0.75]")
         call("train", "--out", out, "--resume")
 
 
@@ -292,7 +307,8 @@ def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         call("train", *SMALL, "--epochs", 1)
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-resnet8-sgd-seed0", "digits-resnet8-sgd-seed0-2"]
+    names = sorted(p.name for p in (tmp_path / "runs").iterdir())
+    assert names == ["digits-resnet8-sgd-seed0", "digits-resnet8-sgd-seed0-2"]
 
 
 def test_import_is_lazy_and_fast() -> None:

@@ -66,7 +66,8 @@ def test_same_seed_same_plan_other_seed_other_plan() -> None:
 
 def test_cost_counts_inputs_by_their_pixels_not_examples() -> None:
     shrunk = Groups(torch.arange(100, 180), Form(1, 0.5))
-    plan = make_plan(0, [Groups(torch.arange(40)), Groups(torch.arange(40, 100).view(2, 30), Form(2)), shrunk], 10, generator(0))
+    pairs = Groups(torch.arange(40, 100).view(2, 30), Form(2))
+    plan = make_plan(0, [Groups(torch.arange(40)), pairs, shrunk], 10, generator(0))
     assert plan.cost == pytest.approx(40 + 30 + 80 * 0.25)
     assert plan.examples == 180
     assert sum(plan[b].cost for b in range(len(plan))) == pytest.approx(plan.cost)

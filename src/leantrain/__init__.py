@@ -32,7 +32,7 @@ _HOMES = {
     "RandomBackprop": "methods",
     "Plan": "plan",
 }
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

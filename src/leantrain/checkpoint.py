@@ -25,7 +25,9 @@ def load(path: Path) -> dict[str, Any]:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise LeanError(f"'{path}' is not a checkpoint that can be read safely ({reason}); delete it to start anew.") from None
+        raise LeanError(
+            f"'{path}' is not a checkpoint that can be read safely ({reason}); delete it to start anew."
+        ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise LeanError(f"'{path}' is not a leantrain checkpoint of format {FORMAT}; delete it to start anew.")
     return content

@@ -68,8 +68,8 @@ def _option(field: dataclasses.Field[Any]) -> click.Option:
     if field.metadata["choices"]:
         text = f"{', '.join(field.metadata['choices'])}: {text}"
     if kind is bool:
-        shown = {True: "on", False: "off"}.get(field.default)
-        text += f" (default: {shown})" if shown else ""
+        if field.default is not None:
+            text += f" (default: {'on' if field.default else 'off'})"
         return click.Option([f"{flag}/--no-{flag[2:]}"], default=None, help=text)
     metavar = {int: "N", float: "X"}.get(kind, "DIR" if field.name in ("out", "data_root") else "TEXT")
     return click.Option([flag], type=kind, default=None, help=text, metavar=metavar)
@@ -82,7 +82,9 @@ def cli() -> None:
 
 
 @click.command("train", cls=GroupedCommand)
-@click.option("--config", "config_file", type=Path, help="YAML file of these settings; flags win over it", metavar="FILE")
+@click.option(
+    "--config", "config_file", type=Path, help="YAML file of these settings; flags win over it", metavar="FILE"
+)
 @click.option("--resume", is_flag=True, help="go on with the run in --out where it was cut")
 def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
     """Train a model and write what came of it to a folder.

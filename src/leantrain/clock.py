@@ -21,7 +21,7 @@ class Stopwatch:
     def measure(self, name: str, device: torch.device) -> Iterator[None]:
         """Count what happens inside towards `name`."""
         if device.type == "cuda":
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             yield
             stop.record()

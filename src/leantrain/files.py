@@ -56,7 +56,7 @@ def friendly_disk_errors(path: Path) -> Iterator[None]:
     except RuntimeError as error:
         if "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error) or "write" in str(error).lower():
             raise LeanError(
-                f"'{path}' cannot be written, perhaps because the disk is full; free some space or choose another --out."
+                f"'{path}' cannot be written, perhaps as the disk is full; free some space or choose another --out."
             ) from None
         raise
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from leantrain.errors import LeanError
 from leantrain.clock import Stopwatch
+from leantrain.errors import LeanError
 from leantrain.ledger import COMPOSITE, WHOLE, Ledger, world_size
 from leantrain.loader import (
     Batch,
@@ -107,7 +107,7 @@ class Lean:
         check_dataset(dataset)
         if epochs < 1:
             raise LeanError(f"epochs is {epochs}, but must be at least 1.")
-        if budget is not None and not 0 < budget:
+        if budget is not None and not budget > 0:
             raise LeanError(f"budget is {budget}, but must be above 0; 0.5 spends half of what plain training costs.")
         if not 0 <= label_smoothing < 1:
             raise LeanError(f"label_smoothing is {label_smoothing}, but must be at least 0 and below 1.")

@@ -99,7 +99,9 @@ class Ledger:
         """
         if world_size() == 1:
             return
-        fresh = self._fresh if self._fresh is not None else torch.zeros(self.length, dtype=torch.bool, device=self.device)
+        fresh = (
+            self._fresh if self._fresh is not None else torch.zeros(self.length, dtype=torch.bool, device=self.device)
+        )
         anywhere = fresh.to(torch.int32)
         torch.distributed.all_reduce(anywhere)
         for name in FIELDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -92,7 +93,7 @@ class Batch:
         parts = whole.tensor_split(count, dim=1)
         for number, part in enumerate(parts):
             rows = part.reshape(-1)
-            taken = self._map(lambda x, rows=rows: x[rows.to(x.device)])
+            taken = self._map(functools.partial(torch.index_select, dim=0, index=rows))
             cost = self.cost * len(rows) / len(self.index)
             yield dataclasses.replace(taken, cost=cost, last=self.last and number == count - 1)
 
@@ -111,7 +112,12 @@ class PlannedDataset(Dataset[Batch]):
     """Turns planned batches into batches, in the main process or in a worker; the plan's key says all it needs."""
 
     def __init__(
-        self, source: Any, collate: Callable[[list[Any]], Any] | None, keys: tuple[Key, Key], rank: int = 0, ranks: int = 1
+        self,
+        source: Any,
+        collate: Callable[[list[Any]], Any] | None,
+        keys: tuple[Key, Key],
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         self.source = source
         self.collate = collate or default_collate
@@ -213,7 +219,7 @@ def _find_key(item: Mapping[Any, Any], named: Key | None, usual: tuple[str, ...]
 
 def check_dataset(dataset: Any) -> None:
     """Refuse what has no example indices to keep a ledger by."""
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") and not hasattr(dataset, "batch"):
+    if isinstance(dataset, IterableDataset) or (not hasattr(dataset, "__getitem__") and not hasattr(dataset, "batch")):
         raise LeanError(
             f"{type(dataset).__name__} is iterable, but leantrain keeps a record per example and needs to ask for "
             "examples by index; use a map-style data set."
@@ -237,7 +243,7 @@ def check_target(target: Any) -> None:
         )
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     return batch
 
 

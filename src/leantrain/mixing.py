@@ -123,7 +123,7 @@ def mixup(inputs: Tensor, shares: Tensor) -> Tensor:
     shape = (shares.shape[1],) + (1,) * (inputs.ndim - 1)
     weights = [share.to(inputs.dtype).view(shape) for share in shares]
     chunks = inputs.chunk(len(weights))
-    mixed = chunks[0] * weights[0]
+    mixed: Tensor = chunks[0] * weights[0]
     for part, weight in zip(chunks[1:], weights[1:], strict=True):
         mixed = torch.addcmul(mixed, part, weight)
     return mixed
@@ -131,9 +131,8 @@ def mixup(inputs: Tensor, shares: Tensor) -> Tensor:
 
 def cutmix(inputs: Tensor, owner: Tensor) -> Tensor:
     """The composites that `owner` describes: each pixel of the constituent that owns it."""
-    count = owner.shape[0]
-    chunks = inputs.split(count)
-    mixed = chunks[0]
+    chunks = torch.split(inputs, len(owner))
+    mixed: Tensor = chunks[0]
     for j, part in enumerate(chunks[1:], start=1):
         mixed = torch.where((owner == j).unsqueeze(1), part, mixed)
     return mixed
@@ -146,7 +145,7 @@ def area_shares(owner: Tensor, constituents: int) -> Tensor:
 
 
 def strip_owner(shares: Tensor, height: int, width: int, draws: Tensor) -> Tensor:
-    """Straight cuts across a random axis, from a random side: for two equal shares the left, right, top or bottom half."""
+    """Straight cuts across a random axis, from a random side; for two equal shares left, right, top or bottom half."""
     across, reverse = draws[:, 0] < 0.5, draws[:, 1] < 0.5
     bounds = shares.cumsum(0)[:-1].T  # (B, k-1)
 

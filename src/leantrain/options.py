@@ -1,9 +1,10 @@
-"""Options: a dataclass field that carries its own help, range and choices, so that flag, check and docs cannot drift apart."""
+"""Options: dataclass fields that carry their help, range and choices, so that flag, check and docs cannot drift apart."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import re
 import types
 import typing
@@ -57,14 +58,14 @@ def check(config: Any) -> None:
             continue
         if not math.isfinite(value):
             raise LeanError(f"{spoken} is {value}, but must be a finite number.")
-        for limit, broken, words in (
-            (limits["low"], lambda v, lim: v < lim, "at least"),
-            (limits["above"], lambda v, lim: v <= lim, "above"),
-            (limits["high"], lambda v, lim: v > lim, "at most"),
-            (limits["below"], lambda v, lim: v >= lim, "below"),
+        for name, broken, words in (
+            ("low", operator.lt, "at least"),
+            ("above", operator.le, "above"),
+            ("high", operator.gt, "at most"),
+            ("below", operator.ge, "below"),
         ):
-            if limit is not None and broken(value, limit):
-                raise LeanError(f"{spoken} is {value}, but must be {words} {limit}.")
+            if limits[name] is not None and broken(value, limits[name]):
+                raise LeanError(f"{spoken} is {value}, but must be {words} {limits[name]}.")
 
 
 def spoken_name(field: dataclasses.Field[Any]) -> str:

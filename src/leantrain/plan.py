@@ -55,7 +55,7 @@ class PlannedBatch:
         return training_cost(self.inputs, self.form.pixels)
 
     def part(self, rank: int, ranks: int) -> Tensor:
-        """Which places of `index` one of several ranks trains on; where there are fewer inputs than ranks, maybe none."""
+        """Which places of `index` one of several ranks trains on; none where there are fewer inputs than ranks."""
         places = torch.arange(len(self.index)).view(self.form.constituents, self.inputs)
         return places.tensor_split(ranks, dim=1)[rank].reshape(-1)
 
@@ -101,7 +101,9 @@ class Plan:
             raise IndexError(f"batch {position} of a plan of {len(self)}")
         start, stop = int(self.offsets[position]), int(self.offsets[position + 1])
         weight = None if self.weight is None else self.weight[start:stop]
-        return PlannedBatch(position, self.epoch, self.order[start:stop], weight, self.forms[int(self.form_of[position])])
+        return PlannedBatch(
+            position, self.epoch, self.order[start:stop], weight, self.forms[int(self.form_of[position])]
+        )
 
     @property
     def examples(self) -> int:
@@ -148,8 +150,9 @@ class Plan:
         return Plan(**{**state, "forms": tuple(Form(int(k), float(s)) for k, s in state["forms"])})
 
 
-class Groups(NamedTuple):
-    """Examples to be batched together in one form: an int64 tensor of shape (constituents, inputs), and weights alike."""
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """Examples to be batched together in one form: an int64 tensor (constituents, inputs), and weights alike."""
 
     index: Tensor
     form: Form = WHOLE_FORM
@@ -207,7 +210,7 @@ def _near_equal(inputs: int, batch_size: int) -> Tensor:
 
 
 def _batch_major(index: Tensor, sizes: Tensor) -> Tensor:
-    """From (constituents, inputs) to flat batches, each holding all its first constituents, then all its second ones."""
+    """From (constituents, inputs) to flat batches, each with all its first constituents, then all its second ones."""
     constituents = index.shape[0]
     if constituents == 1:
         return index.reshape(-1)

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import yaml
@@ -99,7 +99,9 @@ class Run:
         display: what the user sees.
     """
 
-    def __init__(self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None
+    ) -> None:
         assert config.model is not None and config.epochs is not None
         self.config = config
         self.images = images
@@ -120,7 +122,7 @@ class Run:
         )
         self.module = self._build_model()
         self._optimizer = self._build_optimizer()
-        trained = torch.compile(self.module) if config.compile else self.module
+        trained = cast(nn.Module, torch.compile(self.module)) if config.compile else self.module
         self._model, self._fabric_optimizer = self._fabric.setup(trained, self._optimizer)
         self._augment = Augment(images, config.seed, self.device)
         self.lean = Lean(
@@ -165,7 +167,7 @@ class Run:
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
         fused = self.device.type in ("cpu", "cuda") and not (config.clip and config.precision == "fp16")
-        kernel = {"fused": True} if fused else {"foreach": True}
+        kernel: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
         if config.optimizer == "sgd":
             return torch.optim.SGD(
                 groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel
@@ -331,7 +333,7 @@ class Run:
             self.stop_signal = number
             signal.signal(number, before[number])
 
-        before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
@@ -424,7 +426,7 @@ class Run:
         )
 
     def load_checkpoint(self) -> bool:
-        """Go on from the last checkpoint, if there is one; the metrics of later epochs are dropped, to be made again."""
+        """Go on from the last checkpoint, if there is one; the metrics of later epochs are dropped and made again."""
         assert self.out is not None
         path = self.out / "checkpoint.pt"
         if not path.exists():
@@ -441,7 +443,9 @@ class Run:
             self.module.load_state_dict(saved["model"])
             self._optimizer.load_state_dict(saved["optimizer"])
         except (RuntimeError, ValueError) as error:
-            raise LeanError(f"'{path}' does not fit the model {self.config.model}: {str(error).splitlines()[0]}") from None
+            raise LeanError(
+                f"'{path}' does not fit the model {self.config.model}: {str(error).splitlines()[0]}"
+            ) from None
         self._fabric.strategy.precision.load_state_dict(saved["scaler"])
         self.lean.load_state_dict(saved["lean"])
         self.steps, self._timing = saved["steps"], saved["timing"]
@@ -527,7 +531,7 @@ def expected_seconds(run: Run) -> float:
             started = time.perf_counter()
             with run._fabric.autocast():
                 loss = torch.nn.functional.cross_entropy(model(run._augment.train(inputs, index, 0)), targets)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             if run.device.type == "cuda":
                 torch.cuda.synchronize(run.device)
             seconds = min(seconds, time.perf_counter() - started)

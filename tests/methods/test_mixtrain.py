@@ -216,7 +216,9 @@ def test_a_loss_that_is_not_finite_spoils_no_threshold() -> None:
 
 
 def test_exponential_average_forgets() -> None:
-    losses = [([2.0, 2.0, 6.0, 6.0], [RIGHT, RIGHT, WRONG, WRONG])] + [([1.0, 1.0, 3.0, 3.0], [RIGHT, RIGHT, WRONG, WRONG])] * 2
+    losses = [([2.0, 2.0, 6.0, 6.0], [RIGHT, RIGHT, WRONG, WRONG])] + [
+        ([1.0, 1.0, 3.0, 3.0], [RIGHT, RIGHT, WRONG, WRONG])
+    ] * 2
     walks = {a: Walk(f"mixtrain-cutmix[select=region3,average={a}]", 4) for a in ("cumulative", "ema")}
     for walk in walks.values():
         for epoch in losses:
@@ -330,5 +332,3 @@ def test_every_option_s_help_says_what_the_paper_used(name: str) -> None:
 def test_options_survive_their_own_spelling() -> None:
     text = "mixtrain-cutmix[select=correct,k=3,keep_steps=true,whole_ending=0.2,split=false,ratio=0.25]"
     assert str(parse_method(text)) == text
-
-

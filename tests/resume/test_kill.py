@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from program import SMALL, command, run, same_run
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -31,16 +31,33 @@ EMA_WEIGHT = 0.5  # of the newest epoch, where averages are exponential
 class MixTrainMethod(Method):
     """What both operators share: selective mixing (§ 4.2)."""
 
-    select: str = option("region13", "which examples may be mixed; the paper: region13 (low losses, and high ones that rise)", choices=SELECTIONS)  # noqa: E501
-    region3: str = option("mix", "what happens to region 3; the paper mixes it, skip is its Table 4's alternative", choices=("mix", "skip"))  # noqa: E501
-    k: int = option(1, "epochs in a row a region-3 loss must have risen, and is then mixed; the paper: 1", low=1, high=100)  # noqa: E501
+    select: str = option(
+        "region13",
+        "which examples may be mixed; the paper: region13 (low losses, and high ones that rise)",
+        choices=SELECTIONS,
+    )
+    region3: str = option(
+        "mix",
+        "what happens to region 3; the paper mixes it, skip is its Table 4's alternative",
+        choices=("mix", "skip"),
+    )
+    k: int = option(
+        1, "epochs in a row a region-3 loss must have risen, and is then mixed; the paper: 1", low=1, high=100
+    )
     constituents: int = option(2, "examples per composite; the paper: 2", low=2, high=8)
-    average: str = option("cumulative", "how L_corr and L_incorr run; the paper: a running average, taken as cumulative", choices=("cumulative", "ema"))  # noqa: E501
+    average: str = option(
+        "cumulative",
+        "how L_corr and L_incorr run; the paper: a running average, taken as cumulative",
+        choices=("cumulative", "ema"),
+    )
     include_last: bool = option(False, "thresholds include the epoch just ended; the paper: epochs 0 to E-1 only")
-    keep_steps: bool = option(False, "composite batches hold batch-size examples instead of composites, so the number of optimiser steps stays; not in the paper")  # noqa: E501
-    whole_ending: float = option(0.0, "share of the run, at its end, that is trained unmixed; not in the paper", low=0.0, high=1.0)  # noqa: E501
-
-    # -- state: running sums of unmixed losses, by correctness; per example why it is mixed, rises in a row, time left --
+    keep_steps: bool = option(
+        False,
+        "composite batches hold batch-size examples, not composites, so optimiser steps stay as many; not in the paper",
+    )
+    whole_ending: float = option(
+        0.0, "share of the run, at its end, that is trained unmixed; not in the paper", low=0.0, high=1.0
+    )
 
     def init(self, ledger: Ledger) -> State:
         ledger.register("region", torch.uint8, NOT_MIXED)
@@ -145,7 +162,14 @@ class MixTrainMethod(Method):
         return [whole, composite], mixed, int(skip.sum())
 
     def _report(
-        self, before: Tensor, region: Tensor, mixed: Tensor, skipped: int, thresholds: Thresholds, plan: Plan, moment: Moment
+        self,
+        before: Tensor,
+        region: Tensor,
+        mixed: Tensor,
+        skipped: int,
+        thresholds: Thresholds,
+        plan: Plan,
+        moment: Moment,
     ) -> dict[str, Any]:
         """What the epoch about to run is made of; written with its metrics."""
         total = len(region)
@@ -171,8 +195,12 @@ class MixTrainCutMix(MixTrainMethod):
     name: ClassVar[str] = "mixtrain-cutmix"
     alias: ClassVar[str | None] = "intertrain-randpatch"
     split: bool = option(True, "split propagation, pooling each constituent's region apart; the paper: true")
-    patch: str = option("half", "half: the left, right, top or bottom half; rect: a random rectangle; the paper analyses shares of one half", choices=("half", "rect"))  # noqa: E501
-    ratio: str = option("equal", "the first constituent's share: equal, beta, or a number; the paper: one half")  # noqa: E501
+    patch: str = option(
+        "half",
+        "half: the left, right, top or bottom half; rect: a random rectangle; the paper analyses shares of one half",
+        choices=("half", "rect"),
+    )
+    ratio: str = option("equal", "the first constituent's share: equal, beta, or a number; the paper: one half")
 
     @property
     def mixer(self) -> Mixer:
@@ -189,7 +217,10 @@ class MixTrainMixUp(MixTrainMethod):
 
     name: ClassVar[str] = "mixtrain-mixup"
     alias: ClassVar[str | None] = "intertrain-linavg"
-    ratio: str = option("adaptive", "the first constituent's share: adaptive, equal, beta, or a number; the paper: adaptive, by recorded loss")  # noqa: E501
+    ratio: str = option(
+        "adaptive",
+        "the first constituent's share: adaptive, equal, beta, or a number; the paper: adaptive, by recorded loss",
+    )
 
     @property
     def mixer(self) -> Mixer:
@@ -208,7 +239,7 @@ OPERATORS: dict[str, type[MixTrainMethod]] = {
 }
 
 
-def MixTrain(operator: str = "cutmix", **options: Any) -> MixTrainMethod:  # noqa: N802 - reads like the class it chooses
+def MixTrain(operator: str = "cutmix", **options: Any) -> MixTrainMethod:
     """MixTrain with one of its operators: `MixTrain("cutmix")`, `MixTrain("mixup", k=2)`."""
     if operator not in OPERATORS:
         raise LeanError(f"operator '{operator}' is not known; there are {', '.join(OPERATORS)}.")

@@ -1,0 +1,188 @@
+"""What each part of MixTrain brings, beside plain training of the same cost: accuracy on CIFAR-10 subsets, over seeds.
+
+    .venv/bin/python benchmarks/ablation.py --study short long parts --seeds 3 --out runs/ablation
+    .venv/bin/python benchmarks/ablation.py --study short long parts --out runs/ablation --table
+
+Three studies, all with resnet8 of width 16, batch 128, SGD 0.2, linear schedule, seeds 0, 1, …:
+
+short  10,000 images, 16 epochs: the methods as a whole
+long    5,000 images, 40 epochs: the same
+parts   5,000 images, 20 epochs: the papers' ablations (000 Fig. 10A; 002 Tables 3 and 4) and our options
+
+Every row has its equal-budget control: plain training with fewer epochs, its schedule fully decayed, at the cost that
+the row really had with that seed. Finished runs are kept: the script goes on where it stopped, and adds seeds.
+Results: docs/ablation.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leantrain.config import TrainConfig
+from leantrain.train import Run, load_images, resolve
+
+METHODS = {
+    "MixTrain-CutMix": "mixtrain-cutmix",
+    "MixTrain-MixUp": "mixtrain-mixup",
+    "MixTrain-CutMix, keep_steps": "mixtrain-cutmix[keep_steps=true]",
+    "MixTrain-CutMix, keep_steps, whole_ending": "mixtrain-cutmix[keep_steps=true,whole_ending=0.2]",
+}
+PARTS = {
+    "naive (all, no split)": "mixtrain-cutmix[select=all,split=false]",
+    "split only (all)": "mixtrain-cutmix[select=all]",
+    "selection only (no split)": "mixtrain-cutmix[split=false]",
+    "both = MixTrain-CutMix": "mixtrain-cutmix",
+    "region 1 only": "mixtrain-cutmix[select=region1]",
+    "threshold = correctness": "mixtrain-cutmix[select=correct]",
+    "threshold = mean loss": "mixtrain-cutmix[select=mean-loss]",
+    "region 1 and all of region 3": "mixtrain-cutmix[select=all-region3]",
+    "region 3 only, mixed, k=1": "mixtrain-cutmix[select=region3]",
+    "region 3 only, mixed, k=2": "mixtrain-cutmix[select=region3,k=2]",
+    "region 3 only, mixed, k=3": "mixtrain-cutmix[select=region3,k=3]",
+    "region 3 only, skipped, k=1": "mixtrain-cutmix[select=region3,region3=skip]",
+    "region 3 only, skipped, k=2": "mixtrain-cutmix[select=region3,region3=skip,k=2]",
+    "region 3 only, skipped, k=3": "mixtrain-cutmix[select=region3,region3=skip,k=3]",
+    "thresholds include the last epoch": "mixtrain-cutmix[include_last=true]",
+    "exponential average": "mixtrain-cutmix[average=ema]",
+    "random rectangle": "mixtrain-cutmix[patch=rect]",
+    "MixUp, equal shares": "mixtrain-mixup[ratio=equal]",
+    "MixUp, adaptive = MixTrain-MixUp": "mixtrain-mixup",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    images: int
+    epochs: int
+    rows: dict[str, str]
+
+
+STUDIES = {
+    "short": Study(10_000, 16, METHODS),
+    "long": Study(5_000, 40, METHODS),
+    "parts": Study(5_000, 20, PARTS),
+}
+
+
+def outcome(study: Study, method: str, seed: int, budget: float | None, out: Path) -> dict[str, Any]:
+    """One run's result; trained unless it is there already."""
+    name = f"{method}{'' if budget is None else f'@{budget:.4f}'}-seed{seed}"
+    folder = out / f"{study.images}x{study.epochs}" / name
+    file = folder / "result.json"
+    if not file.exists():
+        config = TrainConfig(
+            data="cifar10",
+            train_limit=study.images,
+            model="resnet8",
+            width=16,
+            epochs=study.epochs,
+            method=method,
+            budget=budget,
+            seed=seed,
+            eval_every=10_000,
+            threads=torch.get_num_threads(),
+            out=str(folder),
+        )
+        images = load_images(config)
+        run = Run(resolve(config, images), images, folder)
+        run.write_config()
+        run.load_checkpoint()
+        run.train()
+        print(f"{folder.parent.name} {name}: {run.result()['test_accuracy']:.2%}", file=sys.stderr, flush=True)
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
+
+
+def train_seed(study: Study, seed: int, out: Path) -> None:
+    outcome(study, "sgd", seed, None, out)
+    for method in study.rows.values():
+        cost = outcome(study, method, seed, None, out)["cost_epochs"]
+        outcome(study, "sgd", seed, budget_of(cost, study), out)
+
+
+def budget_of(cost_epochs: float, study: Study) -> float:
+    """The control's budget. To a hundredth: rows of nearly the same cost share a control."""
+    return round(cost_epochs / study.epochs, 2)
+
+
+def spread(values: list[float]) -> str:
+    mean = 100 * statistics.mean(values)
+    return f"{mean:.2f} ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def paired(differences: list[float]) -> str:
+    """Mean difference in points with its 95 % interval, paired by seed (Student's t)."""
+    if len(differences) < 2:
+        return f"{100 * differences[0]:+.2f}"
+    quantile = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}[
+        len(differences)
+    ]
+    half = quantile * statistics.stdev(differences) / math.sqrt(len(differences))
+    return f"{100 * statistics.mean(differences):+.2f} ± {100 * half:.2f}"
+
+
+def table(study: Study, seeds: int, out: Path) -> list[str]:
+    """The study as Markdown, over the seeds that are complete."""
+
+    def there(method: str, seed: int, budget: float | None = None) -> dict[str, Any] | None:
+        name = f"{method}{'' if budget is None else f'@{budget:.4f}'}-seed{seed}"
+        file = out / f"{study.images}x{study.epochs}" / name / "result.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    lines = [
+        "| trained how | cost, epochs | accuracy, % | Δ to plain | plain at equal cost, % | Δ to equal cost | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    plain = {s: r for s in range(seeds) if (r := there("sgd", s))}
+    accuracies = [r["test_accuracy"] for r in plain.values()]
+    if accuracies:
+        lines.append(f"| plain | {study.epochs} | {spread(accuracies)} | | | | {len(plain)} |")
+    for label, method in study.rows.items():
+        rows = []
+        for seed, base in plain.items():
+            result = there(method, seed)
+            control = result and there("sgd", seed, budget_of(result["cost_epochs"], study))
+            if result and control:
+                rows.append((result, control, base))
+        if not rows:
+            continue
+        own, controls, bases = ([r[i]["test_accuracy"] for r in rows] for i in range(3))
+        cost = statistics.mean(r[0]["cost_epochs"] for r in rows)
+        lines.append(
+            f"| {label} | {cost:.1f} | {spread(own)} | {paired([a - b for a, b in zip(own, bases, strict=True)])} "
+            f"| {spread(controls)} | {paired([a - b for a, b in zip(own, controls, strict=True)])} | {len(rows)} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", nargs="+", choices=STUDIES, default=list(STUDIES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="to share the seeds out over processes")
+    parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--table", action="store_true", help="print the tables of what is there and stop")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if not arguments.table:
+        for seed in range(arguments.first_seed, arguments.seeds):
+            for name in arguments.study:
+                train_seed(STUDIES[name], seed, arguments.out)
+    for name in arguments.study:
+        study = STUDIES[name]
+        print(f"\n**{name}**: {study.images:,} images, {study.epochs} epochs\n")
+        print("\n".join(table(study, arguments.seeds, arguments.out)))
+
+
+if __name__ == "__main__":
+    main()
