@@ -18,8 +18,7 @@ loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain; takes what DataLoade
 
 for epoch in range(EPOCHS):
     for batch in loader:  # + leantrain
-        for group in optimizer.param_groups:
-            group["lr"] = LR * (1 - lean.progress)  # + leantrain
+        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch.to(device))  # + leantrain
         loss.backward()
         optimizer.step()

@@ -13,9 +13,8 @@ loader = DataLoader(train_set, batch_size=BATCH_SIZE, shuffle=True)
 
 for epoch in range(EPOCHS):
     for step, (inputs, targets) in enumerate(loader):
-        progress = (epoch + step / len(loader)) / EPOCHS
-        for group in optimizer.param_groups:
-            group["lr"] = LR * (1 - progress)
+        progress = (epoch + step / len(loader)) / EPOCHS  # 0…1
+        optimizer.param_groups[0]["lr"] = LR * (1 - progress)
         loss = F.cross_entropy(model(inputs.to(device)), targets.to(device))
         loss.backward()
         optimizer.step()

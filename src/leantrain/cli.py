@@ -1,4 +1,4 @@
-"""The command: train · eval · methods. Flags derive from the dataclasses that define the settings."""
+"""The command: train · eval · inspect · methods. Flags derive from the dataclasses that define the settings."""
 
 from __future__ import annotations
 
@@ -245,6 +245,156 @@ def eval_command(folder: Path, data: str | None, data_root: str | None, as_json:
     for name in ("test_accuracy", "macro_f1", "worst_class_accuracy", "calibration_error", "test_loss"):
         table.add_row(name.replace("_", " "), f"{outcome[name]:.4f}")
     _console().print(table)
+
+
+@cli.command("inspect")
+@click.argument("folder", type=Path, metavar="RUN")
+@click.option("--out", type=Path, help="folder for the pictures and inspect.json (default: RUN/inspect)", metavar="DIR")
+@click.option(
+    "--pairings", type=click.IntRange(1), default=5, help="random pairings to average (default: 5)", metavar="N"
+)
+@click.option(
+    "--examples", type=click.IntRange(2), help="training examples to look at (default: up to 2000)", metavar="N"
+)
+@click.option("--epoch", type=click.IntRange(1), help="whose losses to draw, from 1 (default: the last)", metavar="N")
+@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)", metavar="TEXT")
+@click.option("--seed", type=click.IntRange(0), default=0, help="decides examples, pairings and cuts", metavar="N")
+def inspect_command(
+    folder: Path, out: Path | None, pairings: int, examples: int | None, epoch: int | None, device: str, seed: int
+) -> None:
+    """Draw the MixTrain papers' diagnostics of a run, finished or cut.
+
+    Pictures, and inspect.json with every number that is drawn.
+    """
+    from leantrain.inspect import inspect_run
+
+    written = inspect_run(
+        folder,
+        out,
+        pairings=pairings,
+        examples=examples,
+        epoch=None if epoch is None else epoch - 1,
+        device=device,
+        seed=seed,
+        tell=lambda line: click.echo(line, err=True),
+    )
+    click.echo(written)
+
+
+NOT_IN_COMPARE = ("method", "budget", "tensorboard")
+
+
+@click.command("compare", cls=GroupedCommand)
+@click.option("--methods", help='comma-separated, e.g. "mixtrain-cutmix,random-backprop[keep=0.5]"; sgd is added')
+@click.option("--seeds", type=int, help="runs per method, with seeds --seed, --seed + 1, … (default: 3)", metavar="N")
+@click.option("--controls/--no-controls", default=None, help="equal-budget sgd and RS2 for every method (default: on)")
+@click.option("--margin", type=float, help="points that count as the same accuracy (default: 0.2)", metavar="X")
+@click.option("--jobs", type=int, default=1, help="runs at once; above 1 no times are given (default: 1)", metavar="N")
+@click.option("--resume", is_flag=True, help="go on with the comparison in --out, or add methods and seeds to it")
+@click.option("--from", "from_folder", type=Path, help="print the table of a comparison again", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
+@click.option("--config", "config_file", type=Path, help="YAML file of settings; flags win over it", metavar="FILE")
+def compare(
+    methods: str | None,
+    seeds: int | None,
+    controls: bool | None,
+    margin: float | None,
+    jobs: int,
+    resume: bool,
+    from_folder: Path | None,
+    as_json: bool,
+    config_file: Path | None,
+    **flags: Any,
+) -> int:
+    """Compare methods on your data, each beside plain training that costs the same.
+
+    \b
+    leantrain compare --methods mixtrain-cutmix --seeds 3 --out runs/compare
+    leantrain compare --out runs/compare --methods "random-backprop[keep=0.5]" --resume    adds a method
+    leantrain compare --from runs/compare                                                  prints it again
+    """
+    for name, value, low in (("--seeds", seeds, 1), ("--jobs", jobs, 1), ("--margin", margin, 0)):
+        if value is not None and value < low:
+            raise LeanError(f"{name} is {value}, but must be at least {low}.")
+    if from_folder is not None:
+        from leantrain.compare import load_comparison
+
+        _show(load_comparison(from_folder).write_summary(), as_json)
+        return 0
+    given = {} if config_file is None else read_yaml(config_file)
+    given.update(from_mapping({name: value for name, value in flags.items() if value is not None}, "the command line"))
+    chosen = {"methods": methods, "seeds": seeds, "controls": controls, "margin": margin}
+    return _compare(given, {k: v for k, v in chosen.items() if v is not None}, jobs, resume, as_json)
+
+
+compare.params[:0] = [_option(field) for field in FIELDS.values() if field.name not in NOT_IN_COMPARE]
+cli.add_command(compare)
+
+
+def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: bool, as_json: bool) -> int:
+    config = TrainConfig(**given)
+
+    import torch
+
+    from leantrain.compare import Comparison, Settings, check_same, expected_total, load_comparison, split_methods
+    from leantrain.display import make_table_display
+    from leantrain.train import Interrupted, load_images, resolve
+
+    if "methods" in chosen:
+        chosen["methods"] = split_methods(chosen["methods"])
+    if config.out is None:
+        named = dataclasses.replace(config, model="compare", method="")
+        config = dataclasses.replace(config, out=str(_free_folder(named)))
+    out = Path(config.out or "")
+    there = (out / "compare.yaml").exists()
+    if resume and not there:
+        raise LeanError(f"there is no comparison to resume in '{out}'; drop --resume to start one there.")
+    if there and not resume:
+        raise LeanError(f"'{out}' holds a comparison already; go on with it or add to it by --resume.")
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    images = load_images(config)
+    if resume:
+        stored = load_comparison(out).settings
+        config = resolve(dataclasses.replace(stored.config, **given), images)
+        check_same(stored.config, config, list(given))
+        chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
+        chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
+        chosen = {"controls": stored.controls, "margin": stored.margin, **chosen}
+    else:
+        chosen = {"methods": ("sgd", "mixtrain-cutmix"), "seeds": 3, **chosen}
+        config = resolve(config, images)
+    settings = Settings(config, **chosen)
+    display = make_table_display()
+    comparison = Comparison(settings, out, display)
+    total = expected_total(settings, len(images.train))
+    display.note(
+        f"comparing {', '.join(settings.methods)} with sgd on {config.data}: {config.model}, {config.epochs} epochs, "
+        f"{settings.seeds} seeds{', with controls' if settings.controls else ''}; at most {total:,.0f} epochs in all"
+    )
+    code = 0
+    try:
+        comparison.train(jobs)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        code = stop.exit_code if isinstance(stop, Interrupted) else 130
+        display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")
+    _show(comparison.write_summary(), as_json)
+    click.echo(f"written to {out}", err=True)
+    return code
+
+
+def _show(summary: dict[str, Any], as_json: bool) -> None:
+    from leantrain.display import comparison_table
+
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    console = _console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(comparison_table(summary))
+    for name, reason in summary["failures"].items():
+        click.echo(f"failed: {name}: {reason}", err=True)
 
 
 @cli.command("methods")

@@ -18,6 +18,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from leantrain.verdict import Difference
+
 
 class Display(Protocol):
     """How a run tells what it does."""
@@ -98,6 +100,24 @@ class Bars:
         self._bars.stop()
 
 
+class TableBar(Bars):
+    """One bar for a whole comparison, with the time left."""
+
+    def start(self, epochs: int, done: float) -> None:
+        self._bars.start()
+        self._run = self._bars.add_task("comparing, %", total=100, completed=int(100 * done), speed="")
+
+    def step(self, examples: int, progress: float) -> None:
+        assert self._run is not None
+        self._bars.update(self._run, completed=round(100 * progress, 1))
+
+
+def make_table_display() -> Display:
+    """As `make_display`, for a comparison."""
+    console = Console(stderr=True)
+    return TableBar(console) if console.is_terminal else Lines()
+
+
 def make_display() -> Display:
     """Bars where standard error is a terminal, lines where it is piped."""
     console = Console(stderr=True)
@@ -111,6 +131,64 @@ def row_text(row: dict[str, Any]) -> str:
         f"epoch {row['epoch'] + 1:>3}  loss {row['train_loss']:.4f}  train {row['train_accuracy']:.2%}{test}"
         f"  lr {row['lr']:.4f}  cost {row['cost']:,.0f}  {row['seconds']:.1f} s"
     )
+
+
+COMPARISON_COLUMNS = (
+    "accuracy",
+    "n",
+    "Δ to full",
+    "Δ to equal budget",
+    "cost",
+    "time",
+    "to accuracy",
+    "overhead",
+    "verdict",
+)
+
+
+def comparison_table(summary: dict[str, Any]) -> Table:
+    """A comparison, for a person: what each method costs, keeps and saves, and what may be said of it."""
+    seeds = len(summary["seeds"])
+    title = f"accuracy in %, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}"
+    table = Table(title=title, title_justify="left")
+    for name in ("", *COMPARISON_COLUMNS):
+        table.add_column(name, justify="left" if name in ("", "verdict") else "right", overflow="fold")
+    for row in summary["rows"]:
+        label = Text(("  " if row["control_of"] else "") + row["label"], style="dim" if row["control_of"] else "")
+        table.add_row(label, *(Text(cell) for cell in comparison_cells(row)))
+    return table
+
+
+def comparison_cells(row: dict[str, Any]) -> list[str]:
+    """A row of the comparison as text; what is not known is a dash."""
+
+    def known(value: Any, text: str) -> str:
+        return "—" if value is None else text
+
+    def points(value: dict[str, Any] | None) -> str:
+        return "—" if value is None else Difference(**value).text()
+
+    accuracy, spread, reached = row["accuracy"], row["accuracy_spread"], row["time_to_accuracy"]
+    return [
+        known(accuracy, f"{100 * (accuracy or 0):.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")),
+        str(len(row["seeds"])),
+        points(row["difference_to_full"]),
+        points(row["difference_to_control"]),
+        known(row["cost_ratio"], f"{row['cost_ratio'] or 0:.2f}×"),
+        known(row["time_ratio"], f"{row['time_ratio'] or 0:.2f}×")
+        + ("" if row["time_ratio_spread"] is None else f" ± {row['time_ratio_spread']:.2f}"),
+        "—" if reached is None else _reached(reached),
+        known(row["overhead"], f"{row['overhead'] or 0:+.1%}"),
+        row["verdict"],
+    ]
+
+
+def _reached(reached: dict[str, Any]) -> str:
+    """When the baseline's accuracy was reached, as a share of the baseline's time."""
+    if not reached["reached"]:
+        return "never"
+    some = "" if reached["reached"] == reached["seeds"] else f" ({reached['reached']} of {reached['seeds']})"
+    return f"{reached['share']:.2f}×{some}"
 
 
 def result_table(result: dict[str, Any]) -> Table:

@@ -31,6 +31,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Take away what writes left behind that were cut by a kill."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """`write_atomically` for text."""
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -24,7 +24,7 @@ from leantrain.loader import (
     planned_dataloader,
 )
 from leantrain.methods import Method, Moment, parse_method
-from leantrain.mixing import DRAWS
+from leantrain.mixing import DRAWS, CutMix
 from leantrain.plan import Form, Plan, PlannedBatch
 from leantrain.rng import generator, uniform
 from leantrain.split import Split
@@ -133,14 +133,18 @@ class Lean:
         self._done_cost = 0.0
         self._span = (0.0, 0.0)  # progress at the start and at the end of the epoch
         self._resumed = False
+        self._ended: dict[str, Any] | None = None
         ranks = world_size()
         rank = torch.distributed.get_rank() if ranks > 1 else 0
-        self._dataset = PlannedDataset(dataset, collate, self._check_example(dataset, keys), rank, ranks)
+        self._dataset = PlannedDataset(dataset, collate, self._check_example(dataset, keys), rank, ranks, seed)
         self.clock = Stopwatch()
         self._mixer = method.mixer
         self.split: Split | None = None
-        if self._mixer is not None and self._mixer.split:
-            self.split = Split(model, self._example(model) if example is None else example, split_layer)
+        if self._mixer is not None:
+            inputs = self._example(model) if example is None else example
+            self._check_mixable(inputs)
+            if self._mixer.split:
+                self.split = Split(model, inputs, split_layer)
 
     # -- the epoch ---------------------------------------------------------------------------------------------------
 
@@ -186,9 +190,11 @@ class Lean:
             self._resumed = False
             return self._plan
         self._resumed = False
+        if self._plan is not None:
+            self._ended = self._make_report()
         start = self._span[1]
         moment = Moment(self.epoch + 1, start, self.epochs, batch_size)
-        self.ledger.synchronise()
+        self._agree()
         with self.clock.measure("selection", torch.device("cpu")):
             plan, self._state = self.method.plan(
                 self._state, self.ledger, moment, generator(self.seed, "plan", moment.epoch)
@@ -209,7 +215,23 @@ class Lean:
 
         Over several ranks all of them must call it, as it lets their ledgers agree.
         """
-        self.ledger.synchronise()
+        if self._ended and self._done == 0:  # the next epoch is planned already, as by len(loader)
+            return self._ended
+        return self._make_report()
+
+    def _agree(self) -> None:
+        """Let the ledgers of all ranks agree: where the model is, as NCCL speaks from a GPU only."""
+        if world_size() != self._dataset.ranks:
+            raise LeanError(
+                f"attach found {self._dataset.ranks} process, but {world_size()} train together; "
+                "call it after torch.distributed.init_process_group, or after fabric.launch."
+            )
+        if world_size() > 1:
+            self.ledger.to(self._device(self.model))
+            self.ledger.synchronise()
+
+    def _make_report(self) -> dict[str, Any]:
+        self._agree()
         seen = self.ledger.seen_in(self.epoch)
         count = max(1, int(seen.sum()))
         loss = float(torch.where(seen, self.ledger["loss"], 0).sum(dtype=torch.float64)) / count
@@ -286,10 +308,10 @@ class Lean:
 
     def _count(self, batch: Batch) -> None:
         self.cost += batch.cost
-        self.examples += len(batch.index)
         self._done_cost += batch.cost
         if batch.last:
             self._done = batch.position + 1
+            self.examples += len(self.plan[batch.position].index)  # on all ranks, like the cost
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
@@ -298,7 +320,7 @@ class Lean:
 
         Over several ranks all of them must call it, as it lets their ledgers agree; one of them saves it.
         """
-        self.ledger.synchronise()
+        self._agree()
         return {
             "method": str(self.method),
             "seed": self.seed,
@@ -326,14 +348,28 @@ class Lean:
         self.cost, self.examples = state["cost"], state["examples"]
         self._resumed = True
 
-    def _example(self, model: nn.Module) -> Tensor:
+    def _example(self, model: nn.Module) -> Any:
         """Two inputs as the model sees them."""
         planned = PlannedBatch(0, 0, torch.arange(min(2, len(self.ledger))), None, Form())
         inputs = self._dataset[planned].inputs
+        return inputs.to(self._device(model)) if isinstance(inputs, Tensor) else inputs
+
+    def _check_mixable(self, inputs: Any) -> None:
+        """Refuse inputs that the method's mixer cannot mix."""
         if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-            raise LeanError("split propagation needs to see a batch of float inputs; give one as example=… to attach.")
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        return inputs.to(device)
+            what = f"{inputs.dtype} tensors" if isinstance(inputs, Tensor) else f"a {type(inputs).__name__}"
+            raise LeanError(
+                f"the inputs of a batch are {what}, but only float tensors can be mixed; convert them in the data set, "
+                "or, where the loop does so, show attach a converted batch as example=…"
+            )
+        if isinstance(self._mixer, CutMix) and inputs.ndim != 4:
+            raise LeanError(
+                f"an input has shape {tuple(inputs.shape[1:])}, but CutMix needs images (channels, height, width); "
+                "mix other inputs with MixUp."
+            )
+
+    def _device(self, model: nn.Module) -> torch.device:
+        return next((p.device for p in model.parameters()), self.ledger.device)
 
     def _check_example(self, dataset: Any, keys: tuple[Key | None, Key | None]) -> tuple[Key, Key]:
         if hasattr(dataset, "batch"):
@@ -356,18 +392,26 @@ class PlannedLoader:
         options.setdefault("generator", generator(lean.seed, "workers"))
         self._dataloader: DataLoader[Batch] = planned_dataloader(dataset, self._sampler, **options)
         self._ahead: Plan | None = None
+        self._underway = False
 
     def __iter__(self) -> Iterator[Batch]:
         self._sampler.plan = self._ahead or self.lean.start_epoch(self.batch_size)
         self._sampler.start = self.lean.position
         self._ahead = None
-        return iter(self._dataloader)
+        return self._batches(iter(self._dataloader))
+
+    def _batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        try:
+            self._underway = True
+            yield from batches
+        finally:
+            self._underway = False
 
     def __len__(self) -> int:
         """The number of batches of the epoch that runs, or, before it starts, of the one that is next."""
-        if self._sampler.plan is None or self.lean.position >= len(self._sampler.plan):
-            if self.lean.finished:
-                return len(self.lean.plan)
-            self._ahead = self._ahead or self.lean.start_epoch(self.batch_size)
-            return len(self._ahead) - self.lean.position
-        return len(self._sampler.plan)
+        running = self._sampler.plan is not None and self.lean.position < len(self._sampler.plan)
+        # Also after the step on the last batch: the loop may ask there, and maybe on one rank only.
+        if running or self._underway or self.lean.finished:
+            return len(self._sampler)
+        self._ahead = self._ahead or self.lean.start_epoch(self.batch_size)
+        return len(self._ahead) - self.lean.position

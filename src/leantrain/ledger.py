@@ -91,6 +91,7 @@ class Ledger:
         """Move every field to another device."""
         self.device = device
         self._fields = {name: field.to(device) for name, field in self._fields.items()}
+        self._fresh = None if self._fresh is None else self._fresh.to(device)
 
     def synchronise(self) -> None:
         """Let all ranks hold what each of them recorded; every rank must call it. Nothing to do in a single process.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import random
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
 from leantrain.errors import LeanError
 from leantrain.plan import Form, Plan, PlannedBatch
+from leantrain.rng import derive
 
 Key = str | int
 INPUT_KEYS = ("image", "images", "pixel_values", "inputs", "input", "x")
@@ -81,21 +85,20 @@ class Batch:
         """The batch in `count` parts for gradient accumulation.
 
         The gradients of the parts' losses add up to the gradient of the whole batch's loss, also when the parts
-        differ in size: each loss is divided by the whole batch's inputs.
+        differ in size: each loss is divided by the whole batch's inputs. Every rank gets as many parts as the others,
+        also where it has fewer inputs than they.
         """
-        k = self.form.constituents
-        inputs = len(self.index) // k
-        count = max(1, min(count, inputs))
+        count = max(1, min(count, math.ceil(self.total)))
         if count == 1:
             yield self
             return
-        whole = torch.arange(len(self.index), device=self.index.device).view(k, inputs)
-        parts = whole.tensor_split(count, dim=1)
-        for number, part in enumerate(parts):
-            rows = part.reshape(-1)
+        whole = torch.arange(len(self.index), device=self.index.device).view(self.form.constituents, -1)
+        for number, part in enumerate(whole.tensor_split(count, dim=1)):
+            empty = part.numel() == 0
+            rows = (whole[:, :1] if empty else part).reshape(-1)  # the first input keeps this rank in step
             taken = self._map(functools.partial(torch.index_select, dim=0, index=rows))
-            cost = self.cost * len(rows) / len(self.index)
-            yield dataclasses.replace(taken, cost=cost, last=self.last and number == count - 1)
+            last = self.last and number == count - 1
+            yield dataclasses.replace(taken, cost=self.cost / count, last=last, padding=self.padding or empty)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         weight = None if self.weight is None else function(self.weight)
@@ -118,13 +121,17 @@ class PlannedDataset(Dataset[Batch]):
         keys: tuple[Key, Key],
         rank: int = 0,
         ranks: int = 1,
+        seed: int = 0,
     ) -> None:
         self.source = source
         self.collate = collate or default_collate
         self.keys = keys
         self.rank, self.ranks = rank, ranks
+        self.seed = seed
 
     def __getitem__(self, planned: PlannedBatch) -> Batch:
+        if get_worker_info() is not None:
+            _seed_worker(derive(self.seed, "worker", planned.epoch, planned.position, self.rank))
         part = planned.part(self.rank, self.ranks)
         padding = len(part) == 0
         if padding:  # fewer inputs than ranks: the first one keeps this rank in step
@@ -197,6 +204,16 @@ class _WorkerInit:
             self.then(worker)
 
 
+def _seed_worker(seed: int) -> None:
+    """Start a worker's generators, from which a data set may augment, anew for one batch.
+
+    So its random numbers are others in every epoch, and the same after a resume, in whatever worker.
+    """
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 def find_keys(item: Any, inputs: Key | None, targets: Key | None) -> tuple[Key, Key]:
     """Where an example keeps its input and its label: named by the user, else (0, 1) or the usual names of a dict."""
     if isinstance(item, Mapping):
@@ -254,7 +271,7 @@ def _tree(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(data, Mapping):
         return {key: _tree(value, function) for key, value in data.items()}
     if isinstance(data, tuple | list):
-        return type(data)(_tree(value, function) for value in data)
+        return _sequence_like(data, [_tree(value, function) for value in data])
     return data
 
 
@@ -262,4 +279,8 @@ def _replaced(data: Any, key: Key, value: Any) -> Any:
     if isinstance(data, Mapping):
         return {**data, key: value}
     assert isinstance(key, int)
-    return type(data)(value if position == key else entry for position, entry in enumerate(data))
+    return _sequence_like(data, [value if position == key else entry for position, entry in enumerate(data)])
+
+
+def _sequence_like(data: Any, entries: list[Any]) -> Any:
+    return type(data)(*entries) if hasattr(data, "_fields") else type(data)(entries)  # a named tuple, or a plain one

@@ -65,8 +65,12 @@ def peak_memory_mb(device: torch.device) -> float:
     """The most memory this process held: on the GPU where there is one, else resident in the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    try:  # not getrusage: on Linux its peak is inherited from the parent process
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _version(package: str) -> str | None:

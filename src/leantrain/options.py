@@ -1,4 +1,4 @@
-"""Options: dataclass fields that carry their help, range and choices, so that flag, check and docs cannot drift apart."""
+"""Options: dataclass fields that carry their help, range and choices, so that flag, check and docs stay one."""
 
 from __future__ import annotations
 

@@ -169,31 +169,32 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
     groups = [g for g in groups if g.index.numel()]
     if not groups:
         raise ValueError("a plan needs at least one example")
-    sizes_of, kind_of = [], []
-    for kind, group in enumerate(groups):
-        sizes = _near_equal(group.index.shape[-1], group.batch_size or batch_size)
-        sizes_of.append(sizes * group.form.constituents)
-        kind_of.append(torch.full_like(sizes, kind))
-    sizes, kinds = torch.cat(sizes_of), torch.cat(kind_of)
-    weighted = any(g.weight is not None for g in groups)
-    flat, weight = [], []
-    for group, sizes_here in zip(groups, sizes_of, strict=True):
-        index = group.index.reshape(group.form.constituents, -1)
-        shuffle = torch.randperm(index.shape[1], generator=rng)
-        flat.append(_batch_major(index[:, shuffle], sizes_here))
-        if weighted:
-            ones = torch.ones(index.shape) if group.weight is None else group.weight.reshape(index.shape)
-            weight.append(_batch_major(ones[:, shuffle], sizes_here))
-    if len(groups) == 1:  # its batches are in random order already
-        order, flat_weight = flat[0], weight[0] if weighted else None
-    else:
-        perm = torch.randperm(len(sizes), generator=rng)
-        take = _ranges(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])[perm], sizes[perm])
-        sizes, kinds = sizes[perm], kinds[perm]
-        order = torch.cat(flat)[take]
-        flat_weight = torch.cat(weight)[take] if weighted else None
+    inputs_of = [_near_equal(g.index.shape[-1], g.batch_size or batch_size) for g in groups]
+    kinds = torch.cat([torch.full_like(inputs, kind) for kind, inputs in enumerate(inputs_of)])
+    inputs = torch.cat(inputs_of)
+    constituents = torch.tensor([g.form.constituents for g in groups])
+    # With one kind its batches are in random order already.
+    perm = torch.randperm(len(kinds), generator=rng) if len(groups) > 1 else torch.arange(len(kinds))
+    kinds, inputs = kinds[perm], inputs[perm]
+    sizes = inputs * constituents[kinds]
     offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    return Plan(epoch, order, offsets, kinds, tuple(g.form for g in groups), flat_weight)
+    order = torch.empty(int(offsets[-1]), dtype=torch.int64)
+    weight = torch.ones(len(order)) if any(g.weight is not None for g in groups) else None
+    for kind, group in enumerate(groups):
+        index = group.index.reshape(group.form.constituents, -1)
+        # 32-bit places: at millions of examples these are what memory goes to.
+        shuffle = torch.randperm(index.shape[1], generator=rng, dtype=torch.int32)
+        mine = kinds == kind
+        here, starts = inputs[mine], offsets[:-1][mine]
+        place = torch.repeat_interleave((starts - (here.cumsum(0) - here)).int(), here)
+        place += torch.arange(index.shape[1], dtype=torch.int32)
+        for j in range(group.form.constituents):
+            order[place] = index[j][shuffle]
+            if weight is not None and group.weight is not None:
+                weight[place] = group.weight.reshape(index.shape)[j][shuffle]
+            if j + 1 < group.form.constituents:
+                place += torch.repeat_interleave(here.int(), here)
+    return Plan(epoch, order, offsets, kinds, tuple(g.form for g in groups), weight)
 
 
 def whole_plan(epoch: int, index: Tensor, batch_size: int, rng: torch.Generator, weight: Tensor | None = None) -> Plan:
@@ -207,25 +208,3 @@ def _near_equal(inputs: int, batch_size: int) -> Tensor:
     sizes = torch.full((batches,), inputs // batches, dtype=torch.int64)
     sizes[: inputs % batches] += 1
     return sizes
-
-
-def _batch_major(index: Tensor, sizes: Tensor) -> Tensor:
-    """From (constituents, inputs) to flat batches, each with all its first constituents, then all its second ones."""
-    constituents = index.shape[0]
-    if constituents == 1:
-        return index.reshape(-1)
-    inputs = sizes // constituents
-    batch = torch.repeat_interleave(torch.arange(len(sizes)), inputs)
-    starts = torch.cat([inputs.new_zeros(1), inputs.cumsum(0)])
-    within = torch.arange(index.shape[1]) - starts[batch]
-    flat = torch.empty(index.numel(), dtype=index.dtype)
-    for j in range(constituents):
-        flat[starts[batch] * constituents + j * inputs[batch] + within] = index[j]
-    return flat
-
-
-def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Concatenated aranges: start, start + 1, … for every (start, length)."""
-    ends = lengths.cumsum(0)
-    shift = torch.repeat_interleave(starts - (ends - lengths), lengths)
-    return torch.arange(int(ends[-1])) + shift

@@ -51,7 +51,7 @@ class Split:
         """Find where to split and check it; the model, its mode, its statistics and all generators stay as they were.
 
         Args:
-            example: An input batch on the model's device; only its shape, type and device matter.
+            example: An input batch; only its shape matters.
             layer: The module whose output is the last feature map, or which is the global average pool itself.
                 Default: found by watching one forward.
         """
@@ -448,7 +448,8 @@ class _Trial:
         coarse = torch.randn(2, channels, 3, 3, generator=generator)
         fine = torch.randn(2, channels, height, width, generator=generator)
         images = F.interpolate(coarse, (height, width), mode="bilinear") + 0.5 * fine
-        self.images = images.to(example.device, example.dtype)
+        like = next((p for p in model.parameters() if p.is_floating_point()), example)  # Fabric casts on the way in
+        self.images = images.to(like.device, like.dtype)
         self._stand_ins: dict[str, Tensor] = {
             name: (0.02 * torch.randn(value.shape, generator=generator)).to(value.device, value.dtype)
             for name, value in model.named_parameters()
@@ -461,7 +462,7 @@ class _Trial:
     def __enter__(self) -> _Trial:
         device = self.images.device
         modes = {module: module.training for module in self.model.modules()}
-        self._open.callback(_set_modes, modes)
+        self._open.callback(_set_modes, self.model, modes)
         self._open.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         self._open.enter_context(torch.no_grad())
         self._open.enter_context(torch.autocast(device.type, enabled=False))
@@ -477,7 +478,7 @@ class _Trial:
             raise LeanError(
                 f"{type(self.model).__name__} does not take inputs of shape {tuple(self.images.shape)} "
                 f"({lines[0] if lines else type(error).__name__}); "
-                "give an example batch as in training, on the model's device"
+                "give an example batch as in training"
             ) from error
         return self
 
@@ -518,7 +519,8 @@ class _Trial:
         return lengths[0]
 
 
-def _set_modes(modes: dict[nn.Module, bool]) -> None:
+def _set_modes(model: nn.Module, modes: dict[nn.Module, bool]) -> None:
+    model.train()  # makes models forget what they cached in eval mode, such as LeViT its position biases
     for module, training in modes.items():
         module.training = training
 
@@ -703,7 +705,8 @@ def _pools_one_cell(trial: _Trial) -> bool:
 
 
 def _names(seen: list[_Seen]) -> list[str]:
-    return list(dict.fromkeys(one.name for one in seen if not one.is_pool))
+    """The layers with a map, each where it ran last."""
+    return list(dict.fromkeys(one.name for one in reversed(seen) if not one.is_pool))[::-1]
 
 
 def _leaks(model: nn.Module) -> str:

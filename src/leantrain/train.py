@@ -25,7 +25,7 @@ from leantrain.data import Augment, ImageSet
 from leantrain.display import Display, Quiet
 from leantrain.errors import LeanError
 from leantrain.evaluate import Evaluation, evaluate
-from leantrain.files import append_line, write_atomically, write_text
+from leantrain.files import append_line, remove_leftovers, write_atomically, write_text
 from leantrain.lean import Lean
 from leantrain.ledger import Ledger
 from leantrain.loader import Batch, PlannedDataset, PlanSampler, planned_dataloader
@@ -372,6 +372,7 @@ class Run:
             "class_accuracy": dict(zip(self.images.classes, evaluation.class_accuracy, strict=True)),
             "train_examples": length,
             "epochs": len(self.rows),
+            "planned_epochs": config.epochs,
             "steps": self.steps,
             "examples": self.lean.examples,
             "cost": self.lean.cost,
@@ -428,6 +429,7 @@ class Run:
     def load_checkpoint(self) -> bool:
         """Go on from the last checkpoint, if there is one; the metrics of later epochs are dropped and made again."""
         assert self.out is not None
+        remove_leftovers(self.out)
         path = self.out / "checkpoint.pt"
         if not path.exists():
             keep_rows(self.out / "metrics.jsonl", 0)
@@ -518,16 +520,15 @@ def expected_cost(config: TrainConfig, length: int) -> float:
     return config.epochs * plan.cost / length
 
 
-def expected_seconds(run: Run) -> float:
-    """About how long the training takes, from one forward and backward pass of a copy of the model."""
+def warm_up(run: Run) -> float:
+    """Seconds per example of one forward and backward pass, tried on a copy of the model; it also warms the caches."""
     model = copy.deepcopy(run.module).train()
-    images = run.images
-    size = min(run.config.batch_size, len(images.train), 64)
+    size = min(run.config.batch_size, len(run.images.train), 64)
     index = torch.arange(size)
-    inputs, targets = (x.to(run.device) for x in images.train.batch(index, 0))
+    inputs, targets = (x.to(run.device) for x in run.images.train.batch(index, 0))
     seconds = math.inf
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
-        for _ in range(2):  # the first one warms up
+        for _ in range(2):
             started = time.perf_counter()
             with run._fabric.autocast():
                 loss = torch.nn.functional.cross_entropy(model(run._augment.train(inputs, index, 0)), targets)
@@ -535,8 +536,13 @@ def expected_seconds(run: Run) -> float:
             if run.device.type == "cuda":
                 torch.cuda.synchronize(run.device)
             seconds = min(seconds, time.perf_counter() - started)
-    left = 1.0 - run.lean.progress
-    return left * expected_cost(run.config, len(images.train)) * len(images.train) * seconds / size
+    return seconds / size
+
+
+def expected_seconds(run: Run) -> float:
+    """About how long the rest of the training takes."""
+    examples = expected_cost(run.config, len(run.images.train)) * len(run.images.train)
+    return (1.0 - run.lean.progress) * examples * warm_up(run)
 
 
 def keep_rows(path: Path, count: int) -> list[dict[str, Any]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from leantrain.methods.base import Method, Moment, State
 from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
 from leantrain.methods.random_backprop import RandomBackprop
+from leantrain.methods.rs2 import RS2
 from leantrain.methods.sgd import SGD
 from leantrain.options import parse_named
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (SGD, MixTrainCutMix, MixTrainMixUp, RandomBackprop)}
+_KINDS: tuple[type[Method], ...] = (SGD, MixTrainCutMix, MixTrainMixUp, RandomBackprop, RS2)
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in _KINDS}
 ALIASES: dict[str, type[Method]] = {kind.alias: kind for kind in METHODS.values() if kind.alias}
 
 
@@ -17,4 +19,15 @@ def parse_method(text: str) -> Method:
     return parse_named(text, {**METHODS, **ALIASES}, "method")
 
 
-__all__ = ["ALIASES", "METHODS", "SGD", "Method", "MixTrain", "Moment", "RandomBackprop", "State", "parse_method"]
+__all__ = [
+    "ALIASES",
+    "METHODS",
+    "RS2",
+    "SGD",
+    "Method",
+    "MixTrain",
+    "Moment",
+    "RandomBackprop",
+    "State",
+    "parse_method",
+]

@@ -112,7 +112,7 @@ class MixTrainMethod(Method):
 
         low = self._is_low(ledger, thresholds)
         kept = mixed & (ledger["region"] == REGION_1)
-        region = torch.where((unmixed | kept) & low, REGION_1, NOT_MIXED).to(torch.uint8)
+        region = ((unmixed | kept) & low).to(torch.uint8) * REGION_1
         if self.select == "region3":
             region.zero_()
 
@@ -124,7 +124,7 @@ class MixTrainMethod(Method):
             if self.select != "all-region3":
                 high &= rises >= self.k
             left.copy_(torch.where(high & (region == NOT_MIXED), self.k, left))
-        return torch.where(left > 0, REGION_3, region).to(torch.uint8)
+        return torch.where(left > 0, REGION_3, region)
 
     def _count_rises(self, ledger: Ledger, unmixed: Tensor) -> Tensor:
         """How many epochs in a row each example's unmixed loss has risen."""

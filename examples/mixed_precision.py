@@ -1,0 +1,31 @@
+"""Mixed precision: `lean.loss` under `torch.autocast`, in bf16; on a GPU in fp16 with a GradScaler.
+
+`lean.loss` runs the model, so the autocast context goes around it. Losses are computed and recorded in fp32.
+"""
+
+import torch
+from _digits import BATCH_SIZE, EPOCHS, LR, digits, report, small_cnn
+
+import leantrain  # + leantrain
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
+train_set, test_set = digits()
+model = small_cnn().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4)
+scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)  # bf16 needs none
+method = leantrain.MixTrain("cutmix")  # + leantrain
+lean = leantrain.attach(model, train_set, method, epochs=EPOCHS)  # + leantrain
+loader = lean.loader(batch_size=BATCH_SIZE, pin_memory=device.type == "cuda")  # + leantrain
+
+for _ in range(EPOCHS):
+    for batch in loader:  # + leantrain
+        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
+        with torch.autocast(device.type, dtype):
+            loss = lean.loss(batch.to(device))  # + leantrain
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+report(model, test_set, lean)

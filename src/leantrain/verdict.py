@@ -1,0 +1,98 @@
+"""The verdict: what the seeds of a comparison allow one to say, in numbers and in words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference of accuracy, paired by seed, with its 95 % interval; all in percentage points.
+
+    Attributes:
+        mean: over the seeds.
+        half: half the interval's width (Student's t); infinite with one seed.
+        seeds: how many pairs it rests on.
+    """
+
+    mean: float
+    half: float
+    seeds: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half
+
+    def text(self) -> str:
+        return f"{self.mean:+.2f}" if math.isinf(self.half) else f"{self.mean:+.2f} ± {self.half:.2f}"
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference | None:
+    """The difference of two lists of accuracies in 0…1, seed by seed."""
+    pairs = [100 * (a - b) for a, b in zip(ours, theirs, strict=True)]
+    if not pairs:
+        return None
+    mean = statistics.fmean(pairs)
+    if len(pairs) == 1:
+        return Difference(mean, math.inf, 1)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return Difference(mean, half, len(pairs))
+
+
+def verdict(
+    to_full: Difference | None,
+    to_control: Difference | None,
+    saving: float,
+    unit: str,
+    instead: str,
+    margin: float,
+) -> str:
+    """What may be said of a method, in words.
+
+    Args:
+        to_full: its difference to full training.
+        to_control: its difference to plain training at the same cost; None where no control was run.
+        saving: the share of time or cost it saves.
+        unit: what is saved, "time" or "cost".
+        instead: the control in words, "10 epochs instead of 16".
+        margin: points within which two accuracies count as the same.
+    """
+    if to_full is None:
+        return "no full training to compare with"
+    if to_full.seeds < 2:
+        return "not enough seeds to tell"
+    if saving <= 0:
+        return f"saves nothing: it takes {1 - saving:.2f}× the {unit} of full training"
+    if to_control is None or to_control.seeds < 2:
+        return "no saving is claimed without its equal-budget control"
+    beside = _beside_control(to_control, instead, margin)
+    if to_full.low >= -margin:
+        claim = f"saves {saving:.0%} of the {unit} at the same accuracy"
+        return claim if to_control.low > 0 else f"{claim}, {beside}"
+    if to_full.high < -margin:
+        return f"loses {-to_full.mean:.1f} points for {saving:.0%} less {unit}; {beside}"
+    return f"not enough seeds to tell whether accuracy is kept at {saving:.0%} less {unit}; {beside}"
+
+
+def _beside_control(to_control: Difference, instead: str, margin: float) -> str:
+    if to_control.low > 0:
+        return f"better than training {instead}"
+    if to_control.high < 0:
+        return f"worse than training {instead}"
+    if to_control.high <= margin:
+        return f"no better than training {instead}"
+    return f"not enough seeds to tell it from training {instead}"
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The sample standard deviation, where there are two values or more."""
+    return statistics.stdev(values) if len(values) > 1 else None

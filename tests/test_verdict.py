@@ -1,0 +1,68 @@
+"""A verdict says no more than the seeds allow, and never a saving without its control."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import ttest_rel
+
+from leantrain.verdict import Difference, difference, spread, verdict
+
+TEN = "10 epochs instead of 16"
+
+
+def says(full: Difference | None, control: Difference | None, saving: float = 0.38, margin: float = 0.2) -> str:
+    return verdict(full, control, saving, "time", TEN, margin)
+
+
+def near(mean: float, half: float = 0.1, seeds: int = 3) -> Difference:
+    return Difference(mean, half, seeds)
+
+
+def test_the_interval_is_student_s_paired_by_seed() -> None:
+    ours, theirs = [0.712, 0.705, 0.721, 0.700], [0.700, 0.701, 0.709, 0.699]
+    found = difference(ours, theirs)
+    assert found is not None
+    interval = ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((100 * interval.low, 100 * interval.high))
+    assert found.seeds == 4
+
+
+def test_one_seed_gives_no_interval() -> None:
+    found = difference([0.7], [0.6])
+    assert found is not None
+    assert math.isinf(found.half)
+    assert found.text() == "+10.00"
+    assert difference([], []) is None
+    assert spread([0.5]) is None
+
+
+@pytest.mark.parametrize(
+    ("full", "control", "words"),
+    [
+        (near(0.0), near(+1.0), "saves 38% of the time at the same accuracy"),
+        (near(+0.9), near(+2.0), "saves 38% of the time at the same accuracy"),
+        (near(0.0), near(0.0), f"saves 38% of the time at the same accuracy, no better than training {TEN}"),
+        (near(0.0), near(-0.5), f"saves 38% of the time at the same accuracy, worse than training {TEN}"),
+        (near(0.0), near(0.3, 0.5), f"at the same accuracy, not enough seeds to tell it from training {TEN}"),
+        (near(-1.2), near(+0.5), f"loses 1.2 points for 38% less time; better than training {TEN}"),
+        (near(-1.2), near(0.0), f"loses 1.2 points for 38% less time; no better than training {TEN}"),
+        (near(-0.3, 0.5), near(+0.5), "not enough seeds to tell whether accuracy is kept"),
+        (near(0.0, math.inf, 1), near(0.0, math.inf, 1), "not enough seeds to tell"),
+        (near(0.0), None, "no saving is claimed without its equal-budget control"),
+        (None, None, "no full training to compare with"),
+    ],
+)
+def test_words(full: Difference | None, control: Difference | None, words: str) -> None:
+    assert words in says(full, control)
+
+
+def test_what_costs_more_saves_nothing() -> None:
+    assert says(near(0.0), near(0.0), saving=-0.25) == "saves nothing: it takes 1.25× the time of full training"
+
+
+def test_the_margin_decides_what_counts_as_the_same() -> None:
+    loss = near(-0.5, 0.1)
+    assert "loses" in says(loss, near(1.0), margin=0.2)
+    assert "at the same accuracy" in says(loss, near(1.0), margin=1.0)
