@@ -75,16 +75,7 @@ def test_all_rows_of_a_seed_start_from_the_same_model(finished: Path, tmp_path: 
 
 def test_the_table_says_accuracy_difference_cost_time_and_verdict(finished: Path) -> None:
     table = (finished / "stdout").read_text()
-    for word in (
-        "accuracy",
-        "Δ to full",
-        "Δ to equal budget",
-        "cost",
-        "time",
-        "overhead",
-        "verdict",
-        "mixtrain-cutmix",
-    ):
+    for word in ("accuracy", "Δ to full", "Δ to equal budget", "cost", "time", "overhead", "verdict", "mixtrain"):
         assert word in table
     own = row(finished, "mixtrain-cutmix")
     base = row(finished, "sgd")
@@ -134,8 +125,9 @@ def test_adding_a_method_and_a_seed_re_uses_the_rest_and_gives_no_stale_times(fi
 
 
 def test_one_method_failing_is_told_in_its_row_and_the_rest_go_on(tmp_path: Path) -> None:
-    done = run("compare", *SMALL, "--epochs", 2, "--seeds", 1, "--out", tmp_path / "f", "--model", "vgg11", "--train-limit", 40,
-               "--methods", "mixtrain-cutmix,random-backprop", "--no-controls")  # fmt: skip
+    flags = ["--train-limit", 20, "--batch-size", 10, "--threads", 1, "--epochs", 2, "--seeds", 1, "--no-controls"]
+    flags += ["--model", "xcit_nano_12_p8_224", "--methods", "mixtrain-cutmix,random-backprop"]  # no split point there
+    done = run("compare", *flags, "--out", tmp_path / "f")
     assert done.returncode == 0, done.stderr
     content = summary(tmp_path / "f")
     assert "mixtrain-cutmix, seed 0" in content["failures"]
@@ -148,9 +140,8 @@ def test_ctrl_c_leaves_a_usable_table_and_resume_ends_in_the_same_bits(finished:
     out = tmp_path / "cut"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = ["compare", *SMALL, "--epochs", 4, "--seeds", 2, "--out", out, "--methods", METHODS]
-    process = subprocess.Popen(
-        command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command(*words), env=environment, **pipes)
     while not (out / "runs" / "sgd" / "seed-0" / "result.json").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -167,24 +158,18 @@ def test_ctrl_c_leaves_a_usable_table_and_resume_ends_in_the_same_bits(finished:
 
 
 def test_jobs_give_the_same_accuracies_and_no_times(finished: Path, tmp_path: Path) -> None:
-    done = run("compare", *SMALL, "--epochs", 4, "--seeds", 1, "--out", tmp_path / "j", "--methods", "mixtrain-cutmix",
-               "--jobs", 2)  # fmt: skip
+    flags = ["--epochs", 4, "--seeds", 1, "--methods", "mixtrain-cutmix", "--jobs", 2]
+    done = run("compare", *SMALL, *flags, "--out", tmp_path / "j")
     assert done.returncode == 0, done.stderr
+    assert summary(tmp_path / "j")["failures"] == {}
     for r in summary(tmp_path / "j")["rows"]:
         assert r["time_ratio"] is None
         assert r["seeds"]["0"]["test_accuracy"] == row(finished, r["label"])["seeds"]["0"]["test_accuracy"], r["label"]
-    assert (
-        "cost" in row(tmp_path / "j", "mixtrain-cutmix")["verdict"]
-        or "seeds" in row(tmp_path / "j", "mixtrain-cutmix")["verdict"]
-    )
 
 
 def test_methods_are_split_outside_brackets() -> None:
-    assert split_methods("sgd, mixtrain-cutmix[k=2,split=false] ,rs2") == (
-        "sgd",
-        "mixtrain-cutmix[k=2,split=false]",
-        "rs2",
-    )
+    expected = ("sgd", "mixtrain-cutmix[k=2,split=false]", "rs2")
+    assert split_methods("sgd, mixtrain-cutmix[k=2,split=false] ,rs2") == expected
     with pytest.raises(LeanError, match="at least one method"):
         split_methods(" ,")
     with pytest.raises(LeanError, match="Did you mean"):

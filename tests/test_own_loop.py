@@ -58,7 +58,12 @@ def convolutional() -> nn.Module:
 
 def normalised() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
     )
 
 
@@ -79,10 +84,15 @@ def focal(logits: Tensor, targets: Tensor) -> Tensor:
     return (1 - torch.exp(-losses)) ** 2 * losses
 
 
+criteria = pytest.mark.parametrize(
+    "options", [{}, {"label_smoothing": 0.2}, {"criterion": focal}], ids=["plain", "smooth", "focal"]
+)
+
+
 # -- what is recorded, and what is minimised ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2}, {"criterion": focal}], ids=["plain", "smooth", "focal"])
+@criteria
 def test_each_constituent_s_own_clean_loss_is_recorded(options: dict[str, Any]) -> None:
     data, model = shades(), seeded(pointwise)
     lean = leantrain.attach(model, data, CUTMIX, epochs=1, **options)
@@ -101,7 +111,7 @@ def test_each_constituent_s_own_clean_loss_is_recorded(options: dict[str, Any]) 
     assert loss.item() == pytest.approx(wanted(logits, y).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2}, {"criterion": focal}], ids=["plain", "smooth", "focal"])
+@criteria
 def test_mixup_asks_one_answer_about_each_constituent(options: dict[str, Any]) -> None:
     data, model = blobs(), seeded(convolutional)
     lean = leantrain.attach(model, data, "mixtrain-mixup[select=all,ratio=equal]", epochs=1, **options)
@@ -318,7 +328,9 @@ def raw_bytes(n: int = 20) -> TensorDataset:
     ],
     ids=["no pool", "small map", "data parallel", "vectors", "vectors unsplit", "rows", "bytes", "bytes mixup"],
 )
-def test_what_cannot_be_mixed_is_refused_at_attach_in_one_sentence(make: Any, data: Any, method: str, words: str) -> None:
+def test_what_cannot_be_mixed_is_refused_at_attach_in_one_sentence(
+    make: Any, data: Any, method: str, words: str
+) -> None:
     with pytest.raises(LeanError, match=words) as refusal:
         leantrain.attach(make(), data, method, epochs=3)
     assert "\n" not in str(refusal.value)

@@ -78,8 +78,8 @@ class Plan:
 
     Attributes:
         epoch: which epoch it plans.
-        order: int64, the examples of all batches one after another; within a composite batch the first constituents of
-            all inputs come first, then the second ones.
+        order: int32, which at millions of examples saves memory, the examples of all batches one after another; within
+            a composite batch the first constituents of all inputs come first, then the second ones.
         offsets: int64, batch b holds `order[offsets[b]:offsets[b + 1]]`.
         form_of: int64, which of `forms` batch b has.
         forms: the forms that occur.
@@ -101,9 +101,8 @@ class Plan:
             raise IndexError(f"batch {position} of a plan of {len(self)}")
         start, stop = int(self.offsets[position]), int(self.offsets[position + 1])
         weight = None if self.weight is None else self.weight[start:stop]
-        return PlannedBatch(
-            position, self.epoch, self.order[start:stop], weight, self.forms[int(self.form_of[position])]
-        )
+        index, form = self.order[start:stop].long(), self.forms[int(self.form_of[position])]
+        return PlannedBatch(position, self.epoch, index, weight, form)
 
     @property
     def examples(self) -> int:
@@ -152,7 +151,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """Examples to be batched together in one form: an int64 tensor (constituents, inputs), and weights alike."""
+    """Examples to be batched together in one form: a tensor (constituents, inputs) of indices, and weights alike."""
 
     index: Tensor
     form: Form = WHOLE_FORM
@@ -178,18 +177,17 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
     kinds, inputs = kinds[perm], inputs[perm]
     sizes = inputs * constituents[kinds]
     offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    order = torch.empty(int(offsets[-1]), dtype=torch.int64)
+    order = torch.empty(int(offsets[-1]), dtype=torch.int32)
     weight = torch.ones(len(order)) if any(g.weight is not None for g in groups) else None
     for kind, group in enumerate(groups):
         index = group.index.reshape(group.form.constituents, -1)
-        # 32-bit places: at millions of examples these are what memory goes to.
         shuffle = torch.randperm(index.shape[1], generator=rng, dtype=torch.int32)
         mine = kinds == kind
         here, starts = inputs[mine], offsets[:-1][mine]
         place = torch.repeat_interleave((starts - (here.cumsum(0) - here)).int(), here)
         place += torch.arange(index.shape[1], dtype=torch.int32)
         for j in range(group.form.constituents):
-            order[place] = index[j][shuffle]
+            order[place] = index[j][shuffle].int()
             if weight is not None and group.weight is not None:
                 weight[place] = group.weight.reshape(index.shape)[j][shuffle]
             if j + 1 < group.form.constituents:

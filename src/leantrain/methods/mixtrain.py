@@ -146,9 +146,9 @@ class MixTrainMethod(Method):
         skip = (region == REGION_3) if self.region3 == "skip" else torch.zeros_like(region, dtype=torch.bool)
         if bool(skip.all()):  # an epoch needs something to train on
             skip = torch.zeros_like(skip)
-        chosen = ((region != NOT_MIXED) & ~skip).nonzero().squeeze(1)
-        chosen = chosen[torch.randperm(len(chosen), generator=rng)]
-        plain = (region == NOT_MIXED).nonzero().squeeze(1)
+        chosen = ((region != NOT_MIXED) & ~skip).nonzero().squeeze(1).int()
+        chosen = chosen[torch.randperm(len(chosen), generator=rng, dtype=torch.int32)]
+        plain = (region == NOT_MIXED).nonzero().squeeze(1).int()
         inputs = len(chosen) // k
         # No batch of one: a single composite is taken apart, and so is one composite for a plain example left alone.
         if inputs == 1 and batch_size > 1:

@@ -22,5 +22,5 @@ class RandomBackprop(Method):
 
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
         kept = max(1, round(self.keep * len(ledger)))
-        index = torch.randperm(len(ledger), generator=rng)[:kept]
+        index = torch.randperm(len(ledger), generator=rng, dtype=torch.int32)[:kept]
         return whole_plan(moment.epoch, index, moment.batch_size, rng), state

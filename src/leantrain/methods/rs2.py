@@ -21,14 +21,14 @@ class RS2(Method):
     keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
 
     def init(self, ledger: Ledger) -> State:
-        return {"queue": torch.empty(0, dtype=torch.int64)}
+        return {"queue": torch.empty(0, dtype=torch.int32)}
 
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
         kept = max(1, round(self.keep * len(ledger)))
         queue = state["queue"]
         if len(queue) < kept:
             # The rest of the round first, then a new round without these: no example twice in one epoch.
-            fresh = torch.randperm(len(ledger), generator=rng)
+            fresh = torch.randperm(len(ledger), generator=rng, dtype=torch.int32)
             waiting = torch.zeros(len(ledger), dtype=torch.bool)
             waiting[queue] = True
             queue = torch.cat([queue, fresh[~waiting[fresh]], fresh[waiting[fresh]]])

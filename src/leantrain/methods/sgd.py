@@ -19,4 +19,4 @@ class SGD(Method):
     name: ClassVar[str] = "sgd"
 
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        return whole_plan(moment.epoch, torch.arange(len(ledger)), moment.batch_size, rng), state
+        return whole_plan(moment.epoch, torch.arange(len(ledger), dtype=torch.int32), moment.batch_size, rng), state

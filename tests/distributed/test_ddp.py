@@ -1,0 +1,351 @@
+"""Two processes that train together: real ones, under DistributedDataParallel with gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset, TensorDataset
+
+import leantrain
+from leantrain.errors import LeanError
+
+RANKS = 2
+PATIENCE = 120  # seconds; ranks that are out of step wait for each other for ever
+CUTMIX, MIXUP = "mixtrain-cutmix[select=all]", "mixtrain-mixup[select=all]"
+"""Composites from the first epoch on."""
+
+
+# -- the ranks ---------------------------------------------------------------------------------------------------------
+
+
+class Ranks:
+    """Processes in one group, each of which runs what it is given and hands back what that returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.groups = 0
+        self.processes: list[Any] = []
+        self.pipes: list[Connection] = []
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        if not self.processes:
+            self.start()
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+        answers = []
+        for rank, pipe in enumerate(self.pipes):
+            worked, answer = pipe.recv() if pipe.poll(PATIENCE) else (False, f"no answer in {PATIENCE} s")
+            if not worked:
+                self.stop()  # the ranks may be out of step now
+                pytest.fail(f"rank {rank}: {answer}")
+            answers.append(copy.deepcopy(answer))
+        return answers
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.groups += 1
+        for rank in range(RANKS):
+            ours, theirs = context.Pipe()
+            store = str(self.folder / f"store{self.groups}")
+            process = context.Process(target=serve, args=(rank, store, theirs))
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes.append(ours)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.processes, self.pipes = [], []
+
+
+def serve(rank: int, store: str, pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    with contextlib.suppress(EOFError):  # the tests are gone
+        while True:
+            function, arguments = pipe.recv()
+            try:
+                pipe.send((True, function(*copy.deepcopy(arguments))))  # what comes through a pipe is shared memory
+            except Exception:
+                pipe.send((False, traceback.format_exc()))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    group = Ranks(tmp_path_factory.mktemp("group"))
+    yield group
+    group.stop()
+
+
+# -- what they run, and a single process too ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A small run."""
+
+    method: str = "sgd"
+    examples: int = 50
+    batch_size: int = 7
+    epochs: int = 2
+    parts: int = 1
+    workers: int = 0
+    normalised: bool = False
+
+
+def images(n: int) -> TensorDataset:
+    """Three classes of noisy images, told apart by where they are bright; some labels are wrong."""
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 3
+    x = 0.7 * torch.randn(n, 1, 8, 8, generator=rng)
+    x += torch.eye(3)[y].repeat_interleave(3, 1)[:, :8].view(n, 1, 1, 8)
+    wrong = torch.rand(n, generator=rng) < 0.15
+    return TensorDataset(x, torch.where(wrong, (y + 1) % 3, y))
+
+
+def network(normalised: bool) -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(6) if normalised else nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), norm, nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+class Training:
+    """A loop as a user writes it: on several ranks with DistributedDataParallel, else without."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.module = network(setting.normalised)
+        model = DistributedDataParallel(self.module) if distributed.is_initialized() else self.module
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        self.lean = leantrain.attach(model, images(setting.examples), setting.method, epochs=setting.epochs)
+        self.seen: dict[str, list[Any]] = {"gradients": [], "plans": [], "progress": [], "parts": [], "recorded": []}
+
+    def run(self, stop: int | None = None) -> Training:
+        """To the end, or for `stop` steps."""
+        lean, setting = self.lean, self.setting
+        workers = {"num_workers": setting.workers, "multiprocessing_context": "fork"} if setting.workers else {}
+        loader = lean.loader(setting.batch_size, **workers)
+        steps = 0
+        while not lean.finished:
+            for batch in loader:
+                self.step(batch)
+                steps += 1
+                if steps == stop:
+                    return self
+            lean.report()
+            self.seen["plans"].append(lean.plan.state_dict())
+            self.seen["recorded"].append(lean.ledger.state_dict())
+        return self
+
+    def step(self, batch: leantrain.Batch) -> None:
+        parts = list(batch.chunks(self.setting.parts))
+        for part in parts:
+            self.lean.loss(part).backward()
+        self.seen["parts"].append([0 if part.padding else len(part.index) for part in parts])
+        self.seen["progress"].append(self.lean.progress)
+        self.seen["gradients"].append([p.grad.clone() for p in self.module.parameters()])
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.1 * (1 - self.lean.progress)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def outcome(self) -> dict[str, Any]:
+        return {**self.seen, **self.state()}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": {name: value.clone() for name, value in self.module.state_dict().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "lean": self.lean.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> Training:
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.lean.load_state_dict(state["lean"])
+        return self
+
+
+def train(setting: Setting) -> dict[str, Any]:
+    return Training(setting).run().outcome()
+
+
+def train_until(setting: Setting, stop: int) -> dict[str, Any]:
+    return Training(setting).run(stop).state()
+
+
+def go_on(setting: Setting, state: dict[str, Any]) -> dict[str, Any]:
+    return Training(setting).load(state).run().outcome()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two outcomes are equal to the bit; not-a-number equals itself."""
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(*(torch.nan_to_num(t, nan=-1.0) for t in (one, other)))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+# -- the promises ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operator", ["cutmix", "mixup"])
+def test_all_ranks_hold_the_same_ledger_and_the_same_plan_in_every_epoch(ranks: Ranks, operator: str) -> None:
+    one, other = ranks(train, Setting(f"mixtrain-{operator}", 61, epochs=5, normalised=True))
+    assert same(one["plans"], other["plans"])
+    assert same(one["recorded"], other["recorded"])
+    assert same(one["lean"], other["lean"])
+    assert one["progress"] == other["progress"]
+    assert one["progress"][-1] == 1.0
+    assert len(one["plans"]) == 5
+    assert any(form[0] == 2 for form in one["plans"][-1]["forms"])  # it did come to composites
+    parameters = [name for name, _ in network(True).named_parameters()]
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in parameters)
+
+
+@pytest.mark.parametrize("method", ["sgd", "random-backprop[keep=0.7]", CUTMIX, MIXUP])
+def test_unequal_parts_give_the_gradient_of_the_whole_batch(ranks: Ranks, method: str) -> None:
+    setting = Setting(method)
+    both = ranks(train, setting)
+    alone = train(setting)
+    counts = [[sum(parts) for parts in rank["parts"]] for rank in both]
+    assert counts[0] != counts[1]
+    assert [a + b for a, b in zip(*counts, strict=True)] == [sum(parts) for parts in alone["parts"]]
+    for rank in both:
+        torch.testing.assert_close(rank["gradients"], alone["gradients"], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(rank["model"], alone["model"], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            rank["lean"]["ledger"], alone["lean"]["ledger"], rtol=1e-4, atol=1e-6, equal_nan=True
+        )
+        assert rank["lean"]["cost"] == alone["lean"]["cost"]
+        assert rank["lean"]["examples"] == alone["lean"]["examples"]
+        assert rank["progress"] == alone["progress"]
+
+
+@pytest.mark.parametrize("method", ["sgd", CUTMIX])
+def test_a_rank_without_inputs_keeps_step_and_counts_for_nothing(ranks: Ranks, method: str) -> None:
+    setting = Setting(method, examples=6, batch_size=1)
+    one, other = ranks(train, setting)
+    alone = train(setting)
+    assert all(parts == [0] for parts in other["parts"])
+    assert same(one["lean"], other["lean"])
+    torch.testing.assert_close(one["model"], alone["model"])
+    torch.testing.assert_close(one["lean"]["ledger"], alone["lean"]["ledger"], equal_nan=True)
+    assert one["lean"]["examples"] == 12
+
+
+@pytest.mark.parametrize("method", ["sgd", CUTMIX, "mixtrain-mixup"])
+def test_every_example_is_recorded_once_an_epoch(ranks: Ranks, method: str) -> None:
+    one, _ = ranks(train, Setting(method, 37, 5, epochs=4))
+    for epoch, ledger in enumerate(one["recorded"]):
+        assert (ledger["trained"] == epoch + 1).all()
+        assert (ledger["epoch"] == epoch).all()
+        assert ledger["loss"].isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["sgd", CUTMIX])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_accumulated_parts_stay_in_step_where_a_rank_has_fewer_inputs(ranks: Ranks, method: str, parts: int) -> None:
+    setting = Setting(method, examples=22, batch_size=3, parts=parts)  # 2 inputs on one rank, 1 on the other
+    one, other = ranks(train, setting)
+    alone = train(setting)
+    assert [len(p) for p in one["parts"]] == [len(p) for p in other["parts"]]
+    assert any(0 in p for p in other["parts"])
+    assert one["progress"] == other["progress"]
+    torch.testing.assert_close(one["model"], alone["model"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(one["lean"]["ledger"], alone["lean"]["ledger"], rtol=1e-4, atol=1e-6, equal_nan=True)
+    assert one["lean"]["cost"] == pytest.approx(alone["lean"]["cost"])
+
+
+@pytest.mark.parametrize("operator", ["cutmix", "mixup"])
+def test_a_run_saved_in_mid_epoch_goes_on_to_the_bit(ranks: Ranks, operator: str) -> None:
+    setting = Setting(f"mixtrain-{operator}", 60, epochs=4)
+    whole, _ = ranks(train, setting)
+    cut, of_the_other = ranks(train_until, setting, 21)
+    assert same(cut, of_the_other)
+    assert cut["lean"]["plan"]["epoch"] == 2
+    assert 0 < cut["lean"]["done"] < len(cut["lean"]["plan"]["form_of"])
+    for resumed in ranks(go_on, setting, cut):
+        assert same(resumed["lean"], whole["lean"])
+        assert same(resumed["model"], whole["model"])
+
+
+def test_a_run_of_two_ranks_can_go_on_in_one_process(ranks: Ranks) -> None:
+    setting = Setting(CUTMIX, 60, epochs=2)
+    whole, _ = ranks(train, setting)
+    cut, _ = ranks(train_until, setting, 6)
+    alone = go_on(setting, cut)
+    torch.testing.assert_close(alone["model"], whole["model"], rtol=1e-4, atol=1e-6)
+    assert same(alone["plans"][-1], whole["plans"][-1])
+
+
+def test_workers_change_nothing(ranks: Ranks) -> None:
+    without = ranks(train, Setting("mixtrain-cutmix", epochs=4))
+    assert same(ranks(train, Setting("mixtrain-cutmix", epochs=4, workers=2)), without)
+
+
+class Drawn(Dataset[tuple[Tensor, int]]):
+    """Augments at random."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.rand(4), index % 2
+
+
+def draw() -> Tensor:
+    lean = leantrain.attach(nn.Linear(4, 2), Drawn(), epochs=1)
+    return torch.cat([batch.inputs for batch in lean.loader(8, num_workers=1)]).flatten()
+
+
+def test_workers_of_different_ranks_augment_differently(ranks: Ranks) -> None:
+    numbers = torch.cat(ranks(draw))
+    assert len(numbers) == 64
+    assert len(numbers.unique()) == 64
+
+
+def watch(setting: Setting) -> list[int]:
+    """A loop in which one rank shows how far it is."""
+    training = Training(setting)
+    loader = training.lean.loader(setting.batch_size)
+    shown = []
+    while not training.lean.finished:
+        for batch in loader:
+            loss = training.lean.loss(batch)
+            if distributed.get_rank() == 0:
+                shown.append(len(loader))
+            loss.backward()
+    return shown
+
+
+def test_one_rank_alone_may_ask_for_the_loader_s_length_at_any_step(ranks: Ranks) -> None:
+    shown, _ = ranks(watch, Setting(examples=50, batch_size=7, epochs=3))
+    assert shown == [8] * 24
+
+
+def test_attaching_before_the_processes_know_each_other_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lean = leantrain.attach(network(False), images(10), epochs=1)
+    monkeypatch.setattr("leantrain.lean.world_size", lambda: 2)
+    with pytest.raises(LeanError, match="after torch.distributed.init_process_group"):
+        iter(lean.loader(5))
