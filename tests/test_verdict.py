@@ -34,6 +34,8 @@ def test_one_seed_gives_no_interval() -> None:
     assert found is not None
     assert math.isinf(found.half)
     assert found.text() == "+10.00"
+    assert found.as_json() == {"mean": pytest.approx(10.0), "half": None, "seeds": 1}
+    assert Difference.from_json(found.as_json()) == found
     assert difference([], []) is None
     assert spread([0.5]) is None
 

@@ -1,4 +1,4 @@
-"""The command: train · eval · inspect · methods. Flags derive from the dataclasses that define the settings."""
+"""The command: train · eval · inspect · report · methods. Flags derive from the dataclasses that define the settings."""
 
 from __future__ import annotations
 
@@ -395,6 +395,21 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
     console.print(comparison_table(summary))
     for name, reason in summary["failures"].items():
         click.echo(f"failed: {name}: {reason}", err=True)
+
+
+@cli.command("report")
+@click.argument("folders", type=Path, nargs=-1, required=True, metavar="DIR…")
+@click.option("--out", type=Path, help="file or folder to write to (default: DIR/report.html)", metavar="FILE")
+def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write one page that shows runs and comparisons; it opens from disk and needs no network.
+
+    \b
+    leantrain report runs/compare                      runs/compare/report.html
+    leantrain report runs/one runs/two --out two.html
+    """
+    from leantrain.report import write_report
+
+    click.echo(write_report(list(folders), out))
 
 
 @cli.command("methods")

@@ -26,7 +26,7 @@ from leantrain.errors import LeanError
 from leantrain.files import append_line, write_text
 from leantrain.methods import parse_method
 from leantrain.train import Interrupted, Run, expected_cost, load_images, read_rows, resolve, warm_up
-from leantrain.verdict import difference, spread, verdict
+from leantrain.verdict import Difference, difference, spread, verdict
 
 BASELINE = "sgd"
 FORMAT = 1
@@ -372,8 +372,8 @@ class Comparison:
             "seeds": {str(seed): _kept(result) for seed, result in own.items()},
             "accuracy": _mean([r["test_accuracy"] for r in own.values()]),
             "accuracy_spread": spread([r["test_accuracy"] for r in own.values()]),
-            "difference_to_full": dataclasses.asdict(to_full) if to_full else None,
-            "difference_to_control": dataclasses.asdict(to_control) if to_control else None,
+            "difference_to_full": to_full.as_json() if to_full else None,
+            "difference_to_control": to_control.as_json() if to_control else None,
             "cost_epochs": _mean([r["cost_epochs"] for r in own.values()]),
             "cost_ratio": cost,
             "time_ratio": time_ratio,
@@ -472,7 +472,7 @@ def expected_total(settings: Settings, examples: int) -> float:
     return total * settings.seeds
 
 
-def _difference(own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Any:
+def _difference(own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Difference | None:
     seeds = sorted(own.keys() & other.keys())
     return difference([own[s]["test_accuracy"] for s in seeds], [other[s]["test_accuracy"] for s in seeds])
 

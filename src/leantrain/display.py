@@ -166,7 +166,7 @@ def comparison_cells(row: dict[str, Any]) -> list[str]:
         return "—" if value is None else text
 
     def points(value: dict[str, Any] | None) -> str:
-        return "—" if value is None else Difference(**value).text()
+        return "—" if value is None else Difference.from_json(value).text()
 
     accuracy, spread, reached = row["accuracy"], row["accuracy_spread"], row["time_to_accuracy"]
     return [

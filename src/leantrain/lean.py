@@ -145,6 +145,7 @@ class Lean:
             self._check_mixable(inputs)
             if self._mixer.split:
                 self.split = Split(model, inputs, split_layer)
+                self.split.time_with(self.clock)
 
     # -- the epoch ---------------------------------------------------------------------------------------------------
 

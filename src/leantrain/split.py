@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from leantrain.clock import Stopwatch
 from leantrain.errors import LeanError, nearest
 
 _LEAST_MAP = 4  # cells a side; fewer cannot hold two halves apart
@@ -85,6 +86,10 @@ class Split:
                 )
         finally:
             self._regions.clear()
+
+    def time_with(self, clock: Stopwatch) -> None:
+        """Count the seconds of regional pooling, forward and uncompiled, as "split" on that clock."""
+        self._regions.clock = clock
 
     def remove(self) -> None:
         """Take the hooks off the model."""
@@ -165,6 +170,7 @@ class _Regions:
     """What is in force during a forward; all hooks of a split share one."""
 
     def __init__(self) -> None:
+        self.clock: Stopwatch | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -277,7 +283,11 @@ class _PoolHook:
                 return None
         regions.acted = True
         source = inputs[0] if self.way == "pool" else output
-        means = _regional_means(source, self.layout, regions.owner, regions.constituents)
+        if regions.clock is None or torch.compiler.is_compiling():
+            means = _regional_means(source, self.layout, regions.owner, regions.constituents)
+        else:
+            with regions.clock.measure("split", source.device):
+                means = _regional_means(source, self.layout, regions.owner, regions.constituents)
         if self.way == "pool":
             return means.reshape(-1, *output.shape[1:]).to(output.dtype)
         return self.layout.like(means, output, constant=self.way == "constant")

@@ -579,8 +579,12 @@ def evaluate_folder(folder: Path, config: TrainConfig) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     images = load_images(config)
-    config = resolve(config, images)
-    run = Run(dataclasses.replace(config, method="sgd", workers=config.workers), images)
+    # As it was built, less what only matters before training: weights to start from, and the machine it ran on.
+    precision = "auto" if config.precision == "fp16" else config.precision
+    config = dataclasses.replace(
+        config, method="sgd", pretrained=False, weights=None, device="auto", precision=precision
+    )
+    run = Run(resolve(config, images), images)
     try:
         run.module.load_state_dict(load_file(folder / "model.safetensors"))
     except (RuntimeError, SafetensorError) as error:

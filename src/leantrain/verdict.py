@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class Difference:
     @property
     def high(self) -> float:
         return self.mean + self.half
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """As JSON can hold it, which knows no infinity."""
+        return {"mean": self.mean, "half": None if math.isinf(self.half) else self.half, "seeds": self.seeds}
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> Difference:
+        return Difference(content["mean"], math.inf if content["half"] is None else content["half"], content["seeds"])
 
     def text(self) -> str:
         return f"{self.mean:+.2f}" if math.isinf(self.half) else f"{self.mean:+.2f} ± {self.half:.2f}"

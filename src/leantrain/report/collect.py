@@ -196,14 +196,8 @@ def _verdict(row: Json, margin: float) -> Json:
         "text": row["verdict"],
         "standing": standing(row, margin),
         "numbers": [
-            {"name": name, "text": cells[key]}
-            for name, key in (
-                ("accuracy, %", "accuracy"),
-                ("points to full training", "Δ to full"),
-                ("points to equal budget", "Δ to equal budget"),
-                ("of full training's cost", "cost"),
-                ("of full training's time", "time"),
-            )
+            {"name": name, "text": cells[name]}
+            for name in ("accuracy", "Δ to full", "Δ to equal budget", "cost", "time")
         ],
     }
 
@@ -244,7 +238,11 @@ def _comparison_table(rows: Sequence[Json]) -> Json:
 
 def _point(row: Json) -> Json:
     names = ("label", "role", "control_of", "accuracy", "accuracy_spread", "cost_ratio", "time_ratio")
-    return {**{name: row[name] for name in names}, "time_ratio_spread": row["time_ratio_spread"], "n": len(row["seeds"])}
+    return {
+        **{name: row[name] for name in names},
+        "time_ratio_spread": row["time_ratio_spread"],
+        "n": len(row["seeds"]),
+    }
 
 
 # -- plain runs --------------------------------------------------------------------------------------------------------
@@ -435,7 +433,9 @@ def _sample(
         what, counts = ("trained", past.used) if np.ptp(past.used) else ("mixed", past.mixed)
         order = np.argsort(-counts, kind="stable")
         chosen[one.label] = {"what": what, "most": order[:strip].tolist(), "least": order[::-1][:strip].tolist()}
-    wanted = [index for part in chosen.values() for pair in zip(part["most"], part["least"], strict=True) for index in pair]
+    wanted = [
+        index for part in chosen.values() for pair in zip(part["most"], part["least"], strict=True) for index in pair
+    ]
     by_loss = np.argsort(np.nan_to_num(pasts[0][2].loss), kind="stable")
     wanted += [*by_loss[: -STRIP - 1 : -1].tolist(), *by_loss[:STRIP].tolist()]
     wanted = list(dict.fromkeys(wanted))[:most]
@@ -504,9 +504,7 @@ def _use(one: Series, past: Past, images: ImageSet | None, chosen: Json) -> Json
         order = np.argsort(-mean, kind="stable") if number > CLASSES else np.arange(number)
         kept = order if number <= CLASSES else np.concatenate([order[: CLASSES // 2], order[-CLASSES // 2 :]])
         by_class = [{"name": images.classes[i], "share": float(f"{mean[i]:.4g}")} for i in kept]
-    strips = {
-        name: [{"index": i, "count": int(counts[i])} for i in chosen[name]] for name in ("most", "least")
-    }
+    strips = {name: [{"index": i, "count": int(counts[i])} for i in chosen[name]] for name in ("most", "least")}
     spread = Counter(counts.tolist())
     return {
         **one.described(),
@@ -567,9 +565,7 @@ def _gallery(run: RunFolder, method: MixTrainMethod, past: Past, images: ImageSe
     taken = mixed if len(mixed) >= 2 * method.constituents else sampled
     losses = torch.from_numpy(last["loss"][taken].astype(np.float32))
     assert method.mixer is not None
-    return pictures.gallery(
-        images, method.mixer, method.constituents, torch.from_numpy(taken), losses, run.config.seed
-    )
+    return pictures.gallery(images, method.mixer, method.constituents, torch.from_numpy(taken), losses, run.config.seed)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -614,7 +610,9 @@ def _made_with(series: Sequence[Series], otherwise: Json) -> Json:
     """Versions and hardware as the runs themselves noted them."""
     noted = next((run.made_with for one in series for run in one.runs if run.made_with), otherwise)
     return {
-        kind: [{"name": name, "value": str(value)} for name, value in (noted.get(kind) or {}).items() if value is not None]
+        kind: [
+            {"name": name, "value": str(value)} for name, value in (noted.get(kind) or {}).items() if value is not None
+        ]
         for kind in ("versions", "hardware")
     }
 
