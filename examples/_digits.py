@@ -55,5 +55,4 @@ def accuracy(model: nn.Module, test_set: TensorDataset) -> float:
 
 def report(model: nn.Module, test_set: TensorDataset, lean: leantrain.Lean) -> None:
     """Print what the run reached and what it spent; `lean.cost` is in examples of plain training."""
-    plain_cost = lean.epochs * len(lean.ledger)
-    print(f"accuracy {accuracy(model, test_set):.2f}, cost {lean.cost / plain_cost:.2f} of plain training")
+    print(f"accuracy {accuracy(model, test_set):.2f}, cost {lean.cost_share:.2f} of plain training")

@@ -25,5 +25,4 @@ for epoch in range(EPOCHS):
         optimizer.zero_grad()
     print(f"epoch {epoch + 1}: accuracy {accuracy(model, test_set):.3f}, {len(lean.plan)} batches")
 
-plain_cost = EPOCHS * len(train_set)
-print(f"accuracy {accuracy(model, test_set):.2f}, cost {lean.cost / plain_cost:.2f} of plain training")
+print(f"accuracy {accuracy(model, test_set):.2f}, cost {lean.cost_share:.2f} of plain training")

@@ -185,6 +185,11 @@ class Lean:
         """Whether all epochs are done, or the budget is spent."""
         return self._plan is not None and self._span[1] >= 1.0 and self._done >= len(self._plan)
 
+    @property
+    def cost_share(self) -> float:
+        """What was spent so far, as a share of what plain training of all epochs costs."""
+        return self.cost / (self.epochs * len(self.ledger))
+
     def start_epoch(self, batch_size: int) -> Plan:
         """Plan the next epoch; or, right after `load_state_dict` in mid-epoch, go on with the one that was cut."""
         if self._resumed and self._plan is not None and self._done < len(self._plan):

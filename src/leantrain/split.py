@@ -497,7 +497,8 @@ class _Trial:
 
     def run(self, images: Tensor) -> Any:
         buffers = {name: self._stand_ins.get(name, buffer).clone() for name, buffer in self.model.named_buffers()}
-        return torch.func.functional_call(self.model, {**self._stand_ins, **buffers}, (images,))
+        output = torch.func.functional_call(self.model, {**self._stand_ins, **buffers}, (images,))
+        return getattr(output, "logits", output)  # Hugging Face's models answer with an object
 
     def _calibrate(self) -> None:
         """Give BatchNorm the statistics of the images; from zero, one step moves them `momentum` of the way there."""
@@ -512,7 +513,8 @@ class _Trial:
             if name in norms or name.endswith("num_batches_tracked"):
                 buffers[name].zero_()
         self.model.train()
-        self.trained = torch.func.functional_call(self.model, {**self._stand_ins, **buffers}, (self.images,))
+        trained = torch.func.functional_call(self.model, {**self._stand_ins, **buffers}, (self.images,))
+        self.trained = getattr(trained, "logits", trained)
         for name, momentum in norms.items():
             found = buffers[name] / momentum
             if found.isfinite().all() and found.any():
@@ -674,18 +676,18 @@ def _refusal(trial: _Trial, seen: list[_Seen], layer: str | None, transformer: _
         )
     if layer is not None and layer not in names and not any(one.name == layer for one in seen):
         return LeanError(
-            f"layer '{layer}' of {name} gives no feature map; name the last one with layer=…{some} or use split=false"
+            f"layer '{layer}' of {name} gives no feature map; name the last one with split_layer=…{some} or use split=false"
         )
     if layer is not None:
         return LeanError(
             f"split propagation does not fit layer '{layer}' of {name}: what follows is more than an average over the "
-            f"map; name the last feature map with layer=…{some} or use split=false"
+            f"map; name the last feature map with split_layer=…{some} or use split=false"
         )
     if _pools_one_cell(trial) and maps and min(maps[-1]) < _LEAST_MAP:  # there was a map, and strides used it up
         return _too_small(trial.model, 1, 1)
     return LeanError(
         f"split propagation found no global average pool in {name}; "
-        f"name the last feature map with layer=…{some} or use split=false"
+        f"name the last feature map with split_layer=…{some} or use split=false"
     )
 
 

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import yaml
 
-from leantrain.config import FIELDS, OPERATIONAL, TrainConfig, read_yaml
-from leantrain.data import ImageSet
+from leantrain.config import FIELDS, OPERATIONAL, TrainConfig
 from leantrain.display import comparison_cells
 from leantrain.errors import LeanError
-from leantrain.ledger import COMPOSITE
-from leantrain.methods import parse_method
-from leantrain.methods.mixtrain import MixTrainMethod
-from leantrain.report import pictures
-from leantrain.report.past import Array, Past, evenly, histograms, histories, read_past
+from leantrain.report.examples import single_examples
+from leantrain.report.past import Array, evenly
+from leantrain.report.runs import Json, RunFolder, Series, read_json
 
-Json = dict[str, Any]
-
-EXAMPLES = 240  # examples that a page knows
-STRIP = 20  # of them the most and the least used, or the hardest and the easiest
-CELLS = 300_000  # losses of single examples that a page holds, about 2 MB
 CURVE_POINTS = 200
-HISTOGRAMS = 60
-CLASSES = 40  # classes in a chart
-
 PARTS = {"selection_seconds": "selection", "mixing_seconds": "mixing", "data_seconds": "waiting for data"}
-THRESHOLDS = ("L_corr", "L_mid", "L_incorr")
 
 COMPARISON_COLUMNS: dict[str, tuple[str, Callable[[Json], Any]]] = {
     # as in the table that `leantrain compare` prints: what a column means, and what it is sorted by
@@ -73,54 +55,6 @@ RUN_COLUMNS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class RunFolder:
-    """What `leantrain train` wrote into a folder, finished or cut."""
-
-    folder: Path
-    config: TrainConfig
-    made_with: Json
-    rows: list[Json]
-    result: Json | None
-
-    @staticmethod
-    def read(folder: Path) -> RunFolder:
-        from leantrain.train import read_rows
-
-        file = folder / "config.yaml"
-        config = TrainConfig(**read_yaml(file))
-        made_with = yaml.safe_load(file.read_text()).get("made_with") or {}
-        done = folder / "result.json"
-        result = json.loads(done.read_text()) if done.exists() else None
-        return RunFolder(folder, config, made_with, read_rows(folder / "metrics.jsonl"), result)
-
-    @cached_property
-    def past(self) -> Past | None:
-        return read_past(self.folder, [row["epoch"] for row in self.rows])
-
-    @property
-    def mixtrain(self) -> MixTrainMethod | None:
-        method = parse_method(self.config.method)
-        return method if isinstance(method, MixTrainMethod) else None
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """A row of the page: one method or control, with its runs by seed.
-
-    Attributes:
-        role: as in a comparison; "method" for a plain run.
-    """
-
-    label: str
-    role: str
-    control_of: str | None
-    runs: list[RunFolder]
-
-    def described(self) -> Json:
-        return {"label": self.label, "role": self.role, "control_of": self.control_of}
-
-
 def collect(folders: Sequence[Path]) -> list[Json]:
     """What the page of these folders says: a study per comparison, and one per data set of plain runs."""
     if not folders:
@@ -155,8 +89,12 @@ def _comparison(folder: Path, share: int) -> Json:
     from leantrain.compare import Comparison, load_comparison
 
     comparison: Comparison = load_comparison(folder)
-    file = folder / "compare.json"
-    summary: Json = json.loads(file.read_text()) if file.exists() else comparison.summary()
+    try:
+        summary = comparison.summary()  # as it is now: compare.json is written at the end only
+    except LeanError:  # made on a device that this machine has not
+        if not (folder / "compare.json").exists():
+            raise
+        summary = read_json(folder / "compare.json")
     entries = {entry.label: entry for entry in comparison.settings.entries()}
     series = []
     for row in summary["rows"]:
@@ -237,12 +175,9 @@ def _comparison_table(rows: Sequence[Json]) -> Json:
 
 
 def _point(row: Json) -> Json:
-    names = ("label", "role", "control_of", "accuracy", "accuracy_spread", "cost_ratio", "time_ratio")
-    return {
-        **{name: row[name] for name in names},
-        "time_ratio_spread": row["time_ratio_spread"],
-        "n": len(row["seeds"]),
-    }
+    ratios = ("cost_ratio", "time_ratio", "time_ratio_spread")
+    names = ("label", "role", "control_of", "accuracy", "accuracy_spread", *ratios)
+    return {**{name: row[name] for name in names}, "n": len(row["seeds"])}
 
 
 # -- plain runs --------------------------------------------------------------------------------------------------------
@@ -300,38 +235,10 @@ def _run_table(series: Sequence[Series]) -> Json:
 
 def _from_runs(series: Sequence[Series], share: int) -> Json:
     """What needs the runs' own folders: curves, and the parts about single examples."""
-    notes: list[str] = []
-    shown = [one for one in series if one.role in ("baseline", "method") and any(run.rows for run in one.runs)]
-    pasts: list[tuple[Series, RunFolder, Past]] = []
-    for one in shown:
-        for run in one.runs[:1]:
-            try:
-                past = run.past
-            except LeanError as error:
-                notes.append(str(error))
-                continue
-            if past is None:
-                notes.append(f"{one.label} kept no history (--no-history), so nothing is known of its single examples.")
-            else:
-                pasts.append((one, run, past))
-    images, reason = _images([run for one in shown for run in one.runs])
-    if reason:
-        notes.append(f"The pictures are not shown: {reason}")
-    if len({len(past) for _, _, past in pasts}) > 1:
-        notes.append("The runs were trained on sets of different size, so only the first one's examples are shown.")
-        pasts = [part for part in pasts if len(part[2]) == len(pasts[0][2])]
-    if images is not None and pasts and len(images.train) != len(pasts[0][2]):
-        notes.append("The pictures are not shown: the data is not what the runs were trained on.")
-        images = None
-    chosen, sampled = _sample(pasts, images, max(60, EXAMPLES // share))
-    examples = _examples(pasts, images, sampled, CELLS // share, notes)
     return {
         "series": [one.described() for one in series],
         "curves": [curve for one in series if (curve := _curve(one))],
-        "mixtrain": [part for one in shown for part in _mixtrain(one, images, sampled, notes)],
-        "use": [_use(one, past, images, chosen[one.label]) for one, _, past in pasts if one.label in chosen],
-        "examples": examples,
-        "notes": list(dict.fromkeys(notes)),
+        **single_examples([one for one in series if one.role in ("baseline", "method")], share),
     }
 
 
@@ -394,178 +301,6 @@ def _overhead(series: Sequence[Series], measured: Mapping[str, float | None]) ->
             parts = {name: sum(row.get(key, 0.0) for row in rows) / seconds for key, name in PARTS.items()}
             found.append({**one.described(), "overhead": measured.get(one.label), "parts": parts})
     return found
-
-
-def _images(runs: Sequence[RunFolder]) -> tuple[ImageSet | None, str]:
-    """The runs' data set, or why it cannot be shown."""
-    from leantrain.train import load_images
-
-    if not runs:
-        return None, ""
-    try:
-        images = load_images(runs[0].config)
-    except LeanError as error:
-        return None, str(error)
-    known = runs[0].made_with.get("data_fingerprint")
-    if known is not None and known != images.fingerprint:
-        return None, f"'{runs[0].config.data}' is no longer what the run was trained on."
-    return images, ""
-
-
-# -- single examples ---------------------------------------------------------------------------------------------------
-
-
-def _sample(
-    pasts: Sequence[tuple[Series, RunFolder, Past]], images: ImageSet | None, most: int
-) -> tuple[dict[str, Json], Array]:
-    """Which examples a page knows: the most and least used of every method, hard and easy ones, some of every class.
-
-    Returns:
-        By method what its use is counted in, and its most and least used; and the sampled examples, in order.
-    """
-    if not pasts:
-        return {}, np.zeros(0, np.int64)
-    chosen: dict[str, Json] = {}
-    length = len(pasts[0][2])
-    uneven = [part for part in pasts if np.ptp(part[2].used) or np.ptp(part[2].mixed)]
-    strip = min(STRIP, length, max(4, most // (3 * max(1, len(uneven)))))
-    for one, _, past in uneven:
-        what, counts = ("trained", past.used) if np.ptp(past.used) else ("mixed", past.mixed)
-        order = np.argsort(-counts, kind="stable")
-        chosen[one.label] = {"what": what, "most": order[:strip].tolist(), "least": order[::-1][:strip].tolist()}
-    wanted = [
-        index for part in chosen.values() for pair in zip(part["most"], part["least"], strict=True) for index in pair
-    ]
-    by_loss = np.argsort(np.nan_to_num(pasts[0][2].loss), kind="stable")
-    wanted += [*by_loss[: -STRIP - 1 : -1].tolist(), *by_loss[:STRIP].tolist()]
-    wanted = list(dict.fromkeys(wanted))[:most]
-    rest = _one_of_each_class(images, length)
-    wanted += [index for index in rest if index not in set(wanted)][: max(0, most - len(wanted))]
-    return chosen, np.sort(np.array(wanted, np.int64))
-
-
-def _one_of_each_class(images: ImageSet | None, length: int) -> list[int]:
-    """All examples, the first of every class first, then the second of every class, and so on."""
-    if images is None:
-        return evenly(range(length), EXAMPLES)
-    targets = images.train.targets.numpy()
-    order = np.argsort(targets, kind="stable")
-    first = np.searchsorted(targets[order], targets[order])
-    rank = np.empty(length, np.int64)
-    rank[order] = np.arange(length) - first
-    listed: list[int] = np.lexsort((targets, rank))[: 2 * EXAMPLES].tolist()
-    return listed
-
-
-def _examples(
-    pasts: Sequence[tuple[Series, RunFolder, Past]],
-    images: ImageSet | None,
-    sampled: Array,
-    cells: int,
-    notes: list[str],
-) -> Json | None:
-    if not len(sampled):
-        return None
-    where = torch.from_numpy(sampled)
-    shown: Json | None = None
-    classes, targets, names = None, None, None
-    if images is not None:
-        classes, targets = list(images.classes), images.train.targets[where].tolist()
-        ids = images.train.ids
-        names = [str(ids[i]) for i in sampled.tolist()] if isinstance(ids, tuple) else None
-        try:
-            shown = vars(pictures.sheet(images.train.batch(where, -1)[0], pictures.TILE))
-        except LeanError as error:
-            notes.append(f"The pictures are not shown: {error}")
-    most = max(12, cells // (len(sampled) * len(pasts)))
-    told = []
-    for one, run, past in pasts:
-        epochs = evenly(past.epochs, most)
-        told.append({**one.described(), "seed": run.config.seed, **histories(past, sampled, epochs)})
-    return {
-        "total": len(pasts[0][2]),
-        "index": sampled.tolist(),
-        "classes": classes,
-        "targets": targets,
-        "names": names,
-        "mean_loss": [float(f"{x:.3g}") for x in np.nan_to_num(pasts[0][2].loss[sampled])],
-        "sheet": shown,
-        "histories": told,
-    }
-
-
-def _use(one: Series, past: Past, images: ImageSet | None, chosen: Json) -> Json:
-    counts = past.used if chosen["what"] == "trained" else past.mixed
-    epochs = len(past.epochs)
-    by_class = None
-    if images is not None:
-        targets, number = images.train.targets.numpy(), len(images.classes)
-        mean = np.bincount(targets, counts, number) / np.maximum(1, np.bincount(targets, minlength=number)) / epochs
-        order = np.argsort(-mean, kind="stable") if number > CLASSES else np.arange(number)
-        kept = order if number <= CLASSES else np.concatenate([order[: CLASSES // 2], order[-CLASSES // 2 :]])
-        by_class = [{"name": images.classes[i], "share": float(f"{mean[i]:.4g}")} for i in kept]
-    strips = {name: [{"index": i, "count": int(counts[i])} for i in chosen[name]] for name in ("most", "least")}
-    spread = Counter(counts.tolist())
-    return {
-        **one.described(),
-        "what": chosen["what"],
-        "seed": one.runs[0].config.seed,
-        "epochs": epochs,
-        **strips,
-        "classes": by_class,
-        "all_classes": len(images.classes) if images is not None else None,
-        "counts": sorted(spread.items()),
-    }
-
-
-# -- MixTrain ----------------------------------------------------------------------------------------------------------
-
-
-def _mixtrain(one: Series, images: ImageSet | None, sampled: Array, notes: list[str]) -> list[Json]:
-    """Per seed: what was mixed and why; composites for the first seed only, as they look alike."""
-    found = []
-    for run in one.runs:
-        method = run.mixtrain
-        if method is None or not run.rows:
-            continue
-        names = ("mixed_region1", "mixed_region3", "skipped", *THRESHOLDS)
-        part: Json = {
-            **one.described(),
-            "seed": run.config.seed,
-            "epochs": [row["epoch"] for row in run.rows],
-            **{name: [row.get(name) for row in run.rows] for name in names},
-            "histogram": None,
-            "gallery": None,
-        }
-        try:
-            past = run.past
-            if past is not None:
-                part["histogram"] = _histogram(run, past)
-                if images is not None and not found and len(sampled):
-                    part["gallery"] = _gallery(run, method, past, images, sampled)
-        except LeanError as error:
-            notes.append(str(error))
-        found.append(part)
-    return found
-
-
-def _histogram(run: RunFolder, past: Past) -> Json:
-    """The losses by epoch with the thresholds they were judged by, which are those of the next epoch's plan."""
-    told = histograms(past, evenly(past.epochs, HISTOGRAMS))
-    by_epoch = {row["epoch"]: row for row in run.rows}
-    told["thresholds"] = [[by_epoch.get(epoch + 1, {}).get(name) for name in THRESHOLDS] for epoch in told["epochs"]]
-    return told
-
-
-def _gallery(run: RunFolder, method: MixTrainMethod, past: Past, images: ImageSet, sampled: Array) -> Json | None:
-    from leantrain import history
-
-    last = history.read_epoch(past.folder, past.epochs[-1])
-    mixed = sampled[last["form"][sampled] == COMPOSITE]
-    taken = mixed if len(mixed) >= 2 * method.constituents else sampled
-    losses = torch.from_numpy(last["loss"][taken].astype(np.float32))
-    assert method.mixer is not None
-    return pictures.gallery(images, method.mixer, method.constituents, torch.from_numpy(taken), losses, run.config.seed)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

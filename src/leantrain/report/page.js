@@ -741,8 +741,9 @@
 
   function tally(row, i) {
     const count = (state) => [...row.state[i]].filter((other) => other === state).length;
+    const last = row.loss[i].findLastIndex(known);
     const told = [..."wsm13x."].filter(count).map((state) => `${STATES[state][0]} ${count(state)}×`).join(", ");
-    return `${told}; ${row.correct[i].at(-1) === "1" ? "recognised" : "not recognised"} in the last epoch`;
+    return `${told}; ${last < 0 ? "never trained on" : `${row.correct[i][last] === "1" ? "recognised" : "not recognised"} the last time`}`;
   }
 
   function strip(row, i) {

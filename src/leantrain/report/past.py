@@ -53,10 +53,13 @@ def read_past(folder: Path, written: Sequence[int]) -> Past | None:
     epochs = [epoch for epoch in history.epochs_in(place) if epoch in set(written)]
     if not epochs:
         return None
-    used = mixed = total = np.zeros(0)
+    used: Array = np.zeros(0)
+    mixed: Array = np.zeros(0)
+    total: Array = np.zeros(0)
     for recorded in _read(place, epochs):
         if not len(used):
-            used, mixed, total = (np.zeros(len(recorded["form"]), kind) for kind in (np.int32, np.int32, np.float64))
+            length = len(recorded["form"])
+            used, mixed, total = np.zeros(length, np.int32), np.zeros(length, np.int32), np.zeros(length)
         loss = recorded["loss"].astype(np.float64)
         used += recorded["form"] != NEVER
         mixed += recorded["form"] == COMPOSITE
