@@ -25,7 +25,7 @@ demo: $(READY)  ## train a small ResNet on scikit-learn's digits and show the re
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The command: train · eval · inspect · report · methods. Flags derive from the dataclasses that define the settings."""
+"""The command: train, compare, eval, inspect, report, methods. Flags derive from the dataclasses that define settings."""
 
 from __future__ import annotations
 

@@ -676,7 +676,7 @@ def _refusal(trial: _Trial, seen: list[_Seen], layer: str | None, transformer: _
         )
     if layer is not None and layer not in names and not any(one.name == layer for one in seen):
         return LeanError(
-            f"layer '{layer}' of {name} gives no feature map; name the last one with split_layer=…{some} or use split=false"
+            f"layer '{layer}' of {name} gives no map; name the last one with split_layer=…{some} or use split=false"
         )
     if layer is not None:
         return LeanError(

@@ -15,11 +15,12 @@ import pytest
 
 from program import SMALL, command, run, same_run
 
+METHOD = "mixtrain-cutmix"  # has state of its own, in the ledger and beside it
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def arguments(out: Path, data: str = "digits", *more: object) -> list[object]:
-    return ["train", "--data", data, *SMALL, "--epochs", 12, "--dropout", 0.3, "--out", out, *more]
+    return ["train", "--data", data, *SMALL, "--epochs", 12, "--dropout", 0.3, "--method", METHOD, "--out", out, *more]
 
 
 def start(*words: object) -> subprocess.Popen[str]:

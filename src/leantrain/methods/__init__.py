@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from leantrain.methods.base import Method, Moment, State
+from leantrain.methods.infobatch import InfoBatch
+from leantrain.methods.minibatch_skip import MinibatchSkip
 from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
 from leantrain.methods.random_backprop import RandomBackprop
 from leantrain.methods.rs2 import RS2
 from leantrain.methods.sgd import SGD
 from leantrain.options import parse_named
 
-_KINDS: tuple[type[Method], ...] = (SGD, MixTrainCutMix, MixTrainMixUp, RandomBackprop, RS2)
+_KINDS: tuple[type[Method], ...] = (SGD, MixTrainCutMix, MixTrainMixUp, RandomBackprop, RS2, InfoBatch, MinibatchSkip)
 METHODS: dict[str, type[Method]] = {kind.name: kind for kind in _KINDS}
 ALIASES: dict[str, type[Method]] = {kind.alias: kind for kind in METHODS.values() if kind.alias}
 
@@ -24,7 +26,9 @@ __all__ = [
     "METHODS",
     "RS2",
     "SGD",
+    "InfoBatch",
     "Method",
+    "MinibatchSkip",
     "MixTrain",
     "Moment",
     "RandomBackprop",

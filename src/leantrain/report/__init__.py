@@ -1,8 +1,8 @@
 """The report: one page that shows runs and comparisons, opens from disk and needs no network.
 
-Rooms: `runs.py` reads folders and `past.py` their histories, `collect.py` gathers what a page says, `examples.py` what it
-says of single examples, `pictures.py` makes sheets of pictures; `page.html`, `page.css` and `page.js` draw it. Text from
-the outside reaches the page as JSON only, and is shown as text only.
+Rooms: `runs.py` reads folders and `past.py` their histories; `collect.py` gathers what a page says, and `examples.py`
+what it says of single examples; `pictures.py` makes sheets of pictures; `page.html`, `page.css` and `page.js` draw.
+Text from outside reaches the page as JSON only, and is shown as text only.
 """
 
 from __future__ import annotations

@@ -625,7 +625,7 @@
     const verb = part.what === "trained" ? "trained on" : "mixed";
     const strip = (title, items) => [make("h3", {}, title), make("ul", { class: "strip" }, items.map((item) => make("li", {},
       make("button", { type: "button", "aria-label": `${book.title(item.index)}, ${verb} in ${item.count} of ${part.epochs} epochs; look it up`, on: { click: () => book.look(item.index, true) } },
-        book.show(item.index, 44), make("small", { "aria-hidden": "true" }, `${item.count}×`)))))];
+        book.show(item.index, 40), make("small", { "aria-hidden": "true" }, `${item.count}×`)))))];
     const most = part.classes ? Math.max(...part.classes.map((c) => c.share)) : 0;
     const some = part.classes && part.all_classes > part.classes.length ? ` The ${part.classes.length / 2} most and least of ${part.all_classes} classes.` : "";
     return make("div", { class: "grid use" },
