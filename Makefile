@@ -20,8 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## train a small ResNet on scikit-learn's digits and show the result
-	@out=$$(mktemp -d)/demo; $(BIN)/leantrain train --data digits --width 16 --epochs 15 --out $$out
+demo: $(READY)  ## compare plain training with MixTrain and a rival on scikit-learn's digits
+	@$(BIN)/leantrain compare --data digits --width 16 --epochs 12 --seeds 2 --out "$$(mktemp -d)/demo" \
+		--methods "mixtrain-cutmix,random-backprop[keep=0.5]"
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests

@@ -108,8 +108,7 @@ def test_long_runs_stay_small(compared: Path, tmp_path: Path) -> None:
     runs = []
     for row in ("sgd", "mixtrain-cutmix", "random-backprop"):
         run = tmp_path / row
-        source = next(compared.glob(f"runs/{row}*/seed-0"))
-        shutil.copytree(source, run, ignore=shutil.ignore_patterns("history"))
+        shutil.copytree(folder_of(compared, row), run, ignore=shutil.ignore_patterns("history"))
         last = rows_of(run)[-1]
         lines = [{**last, "epoch": e, "progress": (e + 1) / epochs} for e in range(epochs)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -290,11 +289,15 @@ def test_the_command_of_a_run_makes_the_same_run(compared: Path) -> None:
         ((0.0, 0.1), (-1.0, 0.5), 0.6, "bad"),
         ((-0.3, 2.0), (1.0, 0.5), 0.6, "open"),
         ((0.0, 0.1), None, 0.6, "open"),
+        ((0.0, 0.1), (0.0, 0.1), 0.6, "bad"),
+        ((0.0, None), (0.0, None), 0.6, "open"),
     ],
 )
-def test_a_method_holds_only_where_the_intervals_say_so(full: Any, control: Any, time: float, expected: str) -> None:
+def test_a_method_is_worth_it_only_where_the_intervals_say_so(
+    full: Any, control: Any, time: float, expected: str
+) -> None:
     def interval(pair: Any) -> Json | None:
-        return None if pair is None else {"mean": pair[0], "half": pair[1], "seeds": 3}
+        return None if pair is None else {"mean": pair[0], "half": pair[1], "seeds": 3 if pair[1] else 1}
 
     row = {"difference_to_full": interval(full), "difference_to_control": interval(control)}
     assert standing({**row, "cost_ratio": 0.5, "time_ratio": time}, 0.2) == expected
@@ -304,7 +307,8 @@ def test_a_method_holds_only_where_the_intervals_say_so(full: Any, control: Any,
 
 
 def test_plain_runs_get_their_results_curves_and_examples(compared: Path, tmp_path: Path) -> None:
-    runs = [folder_of(compared, "sgd"), folder_of(compared, "mixtrain-cutmix"), folder_of(compared, "mixtrain-cutmix", 1)]
+    names = (("sgd", 0), ("mixtrain-cutmix", 0), ("mixtrain-cutmix", 1))
+    runs = [folder_of(compared, name, seed) for name, seed in names]
     (study,) = content(write_report(runs, tmp_path / "r.html"))["studies"]
     assert study["kind"] == "runs"
     labels = ["sgd, seed 0", "mixtrain-cutmix, seed 0", "mixtrain-cutmix, seed 1"]

@@ -1,4 +1,4 @@
-"""The command: train, compare, eval, inspect, report, methods. Flags derive from the dataclasses that define settings."""
+"""The command: train, compare, eval, inspect, report, methods. Flags derive from the dataclasses behind the settings."""
 
 from __future__ import annotations
 
@@ -379,7 +379,9 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         code = stop.exit_code if isinstance(stop, Interrupted) else 130
         display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")
     _show(comparison.write_summary(), as_json)
-    click.echo(f"written to {out}", err=True)
+    from leantrain.report import write_report
+
+    click.echo(f"written to {out}; the page is {write_report([out])}", err=True)
     return code
 
 

@@ -16,6 +16,7 @@ from leantrain.errors import LeanError
 from leantrain.report.examples import single_examples
 from leantrain.report.past import Array, evenly
 from leantrain.report.runs import Json, RunFolder, Series, read_json
+from leantrain.verdict import Difference
 
 CURVE_POINTS = 200
 PARTS = {"selection_seconds": "selection", "mixing_seconds": "mixing", "data_seconds": "waiting for data"}
@@ -141,17 +142,21 @@ def _verdict(row: Json, margin: float) -> Json:
 
 
 def standing(row: Json, margin: float) -> str:
-    """Whether a method holds what it promises, by the same intervals as the verdict in words: good, bad or open."""
-    full, control = row["difference_to_full"], row["difference_to_control"]
+    """Whether a method is worth it, by the same intervals as the verdict in words: good, bad or open."""
+    full, control = (
+        None if row[name] is None else Difference.from_json(row[name])
+        for name in ("difference_to_full", "difference_to_control")
+    )
     ratio = row["cost_ratio"] if row["time_ratio"] is None else row["time_ratio"]
-    if not full or full["seeds"] < 2 or ratio is None:
+    if full is None or full.seeds < 2 or ratio is None:
         return "open"
-    if ratio >= 1 or full["mean"] + full["half"] < -margin or (control and control["mean"] + control["half"] < 0):
+    if ratio >= 1 or full.high < -margin:
         return "bad"
-    if not control or control["seeds"] < 2:
+    if control is None or control.seeds < 2:
         return "open"
-    keeps, better = full["mean"] - full["half"] >= -margin, control["mean"] - control["half"] > 0
-    return "good" if keeps and better else "open"
+    if control.high <= margin:  # worse than plain training at the same cost, or no better
+        return "bad"
+    return "good" if full.low >= -margin and control.low > 0 else "open"
 
 
 def _comparison_table(rows: Sequence[Json]) -> Json:

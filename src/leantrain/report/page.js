@@ -299,7 +299,7 @@
           const [[ax, ay], [bx, by]] = budget.slice(-2);
           const angle = Math.atan2(by - ay, bx - ax) * 180 / Math.PI;
           const [mx, my] = [(ax + bx) / 2, (ay + by) / 2];
-          if (bx - ax > 190) svg.append(draw("text", { x: mx, y: my + 17, "text-anchor": "middle", transform: `rotate(${angle.toFixed(1)} ${mx} ${my})` }, "plain training at equal budget"));
+          if (bx - ax > 190) svg.append(draw("text", { x: mx, y: my - 8, "text-anchor": "middle", transform: `rotate(${angle.toFixed(1)} ${mx} ${my})` }, "plain training at equal budget"));
         }
       }
       for (const p of [...points].sort((a, b) => controlled(b) - controlled(a))) {
@@ -316,7 +316,8 @@
         svg.append(mark(style.mark, cx, cy, style.solid ? 6 : 4.5, style));
         if (!controlled(p) && width > 480) {
           const over = cx > frame.right - 150;
-          svg.append(draw("text", { class: "strong", x: cx + (over ? -12 : 21), y: cy + (over ? 20 : 4), "text-anchor": over ? "end" : "start" }, p.label));
+          const beside = 21 + (against === "time" ? px(at(p) + (p.time_ratio_spread || 0)) - px(at(p)) : 0);
+          svg.append(draw("text", { class: "strong", x: cx + (over ? -12 : beside), y: cy + (over ? 20 : 4), "text-anchor": over ? "end" : "start" }, p.label));
         }
         const spread = known(p.accuracy_spread) ? ` ± ${(100 * p.accuracy_spread).toFixed(2)}` : "";
         spots.push({ x: cx, y: cy, text: `${p.label}\n${(100 * p.accuracy).toFixed(2)}${spread} % at ${brief(at(p))}× the ${name()}` });
@@ -326,7 +327,9 @@
     }
     const chart = figure({
       title: "Accuracy against what it costs",
-      words: "The dashed line is plain training, given less. A method earns its place where it lies above it; error bars are the standard deviation over seeds. A method and its controls stand side by side.",
+      words: line().length > 1
+        ? "The dashed line is plain training, given less. A method earns its place where it lies above it; error bars are the standard deviation over seeds. A method and its controls stand side by side."
+        : "Without equal-budget controls nothing tells whether plain training, given less, would have done as well. Error bars are the standard deviation over seeds.",
       paint,
       before: make("div", { class: "controls" }, choices("against", { cost: "cost", time: "time" }, "cost", (value) => {
         against = value; chart.refresh();
@@ -339,7 +342,7 @@
         rows: shown().map((p) => [p.label, at(p), (100 * p.accuracy).toFixed(2), known(p.accuracy_spread) ? (100 * p.accuracy_spread).toFixed(2) : null, p.n]),
       }),
     });
-    const aside = make("p", { class: "dim" });
+    const aside = make("p", { class: "dim aside" });
     const list = make("ul", { class: "legend plain" }, study.points.map((p) => make("li", {}, swatch(look.get(p.label)), p.label)));
     chart.plot.after(list, aside);
     return chart.node;
@@ -675,7 +678,7 @@
     }
     book.look = look_up;
     select.addEventListener("change", () => { const wanted = list(); if (wanted.length && !wanted.includes(current)) look_up(wanted[0]); });
-    const form = make("form", { class: "field", on: { submit: (event) => { event.preventDefault(); look_up(input.value === "" ? NaN : Number(input.value)); } } },
+    const form = make("form", { class: "field", novalidate: true, on: { submit: (event) => { event.preventDefault(); look_up(input.value === "" ? NaN : Number(input.value)); } } },
       make("label", { for: number }, "index"), input, make("button", { type: "submit" }, "Look up"));
     list();
     look_up(hardest);
@@ -743,7 +746,7 @@
     const count = (state) => [...row.state[i]].filter((other) => other === state).length;
     const last = row.loss[i].findLastIndex(known);
     const told = [..."wsm13x."].filter(count).map((state) => `${STATES[state][0]} ${count(state)}×`).join(", ");
-    return `${told}; ${last < 0 ? "never trained on" : `${row.correct[i][last] === "1" ? "recognised" : "not recognised"} the last time`}`;
+    return last < 0 ? told : `${told}; ${row.correct[i][last] === "1" ? "recognised" : "not recognised"} the last time`;
   }
 
   function strip(row, i) {
@@ -782,7 +785,7 @@
     };
     const top = [];
     if (study.verdicts.length) {
-      const spoken = { good: "✓ holds", bad: "✗ does not hold", open: "? open" };
+      const spoken = { good: "✓ worth it", bad: "✗ not worth it", open: "? not settled" };
       top.push(make("ul", { class: "verdicts" }, study.verdicts.map((verdict) => make("li", { class: `verdict ${verdict.standing}` },
         make("h3", {}, verdict.label, make("span", { class: "standing" }, spoken[verdict.standing])), make("p", {}, verdict.text || "nothing to say yet"),
         make("dl", {}, verdict.numbers.map((n) => make("div", {}, make("dt", {}, n.name), make("dd", {}, n.text))))))));
