@@ -91,7 +91,7 @@ def measure_selection(count: int) -> float:
     slowest = 0.0
     for epoch in range(6):
         started = time.perf_counter()
-        plan, state = method.plan(state, ledger, Moment(epoch, epoch / 10, 10, 128), generator(0, epoch))
+        _, state = method.plan(state, ledger, Moment(epoch, epoch / 10, 10, 128), generator(0, epoch))
         slowest = max(slowest, time.perf_counter() - started) if epoch else slowest
         losses = torch.rand(count, generator=rng) * 3
         ledger.record(torch.arange(count), losses, losses < 1.5, WHOLE, epoch)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 from PIL import Image
@@ -260,14 +261,30 @@ def test_a_checkpoint_of_another_model_or_data_set_is_refused(finished: Path, tm
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "o"
-    with pytest.raises(LeanError, match=r"not finite at step \d+ .*--lr 1e\+30"):
-        call("train", *SMALL, "--epochs", 6, "--lr", "1e30", "--checkpoint-every", 1, "--out", out)
-    import torch
-
-    if (out / "checkpoint.pt").exists():
-        saved = torch.load(out / "checkpoint.pt", weights_only=True)
-        assert saved["lean"]["ledger"]["loss"].nan_to_num().isfinite().all()
+    with pytest.raises(LeanError, match=r"not finite at step \d+ .*--lr 1e\+08"):
+        call("train", *SMALL, "--epochs", 6, "--lr", "1e8", "--checkpoint-every", 1, "--out", out)
+    saved = torch.load(out / "checkpoint.pt", weights_only=True)
+    assert all(tensor.isfinite().all() for tensor in saved["model"].values())
     assert not (out / "result.json").exists()
+
+
+def test_a_model_that_breaks_in_its_last_step_is_told_too(tmp_path: Path) -> None:
+    flags = ["--width", 4, "--train-limit", 32, "--batch-size", 32, "--threads", 1, "--epochs", 1]
+    with pytest.raises(LeanError, match="not finite"):
+        call("train", *flags, "--lr", "1e38", "--schedule", "constant", "--out", tmp_path / "o")
+    assert not (tmp_path / "o" / "checkpoint.pt").exists()
+
+
+def test_an_empty_setting_in_a_config_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("batch_size:\n")
+    with pytest.raises(LeanError, match="batch_size has no value"):
+        call("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "o")
+
+
+def test_a_model_is_not_evaluated_on_other_classes(finished: Path, tmp_path: Path) -> None:
+    data = folder_of_images(tmp_path / "images", corrupt=False)
+    with pytest.raises(LeanError, match="same classes"):
+        call("eval", finished, "--data", data)
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:

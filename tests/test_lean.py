@@ -43,19 +43,19 @@ def train(lean: leantrain.Lean, model: nn.Module, epochs: int, batch_size: int =
 def test_plain_training_is_exactly_the_loop_it_replaces() -> None:
     data, model, plain = small_set(), model_of(), model_of()
     lean = leantrain.attach(model, data, epochs=2, seed=3)
-    losses = train(lean, model, 2)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
-    again = leantrain.attach(plain, data, epochs=2, seed=3)  # only for its plan
-    expected = []
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, plain)]
+    losses, expected = [], []
     for _ in range(2):
-        plan = again.start_epoch(16)
-        for b in range(len(plan)):
-            x, y = data[plan[b].index]
-            loss = F.cross_entropy(plain(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            expected.append(loss.item())
+        for batch in lean.loader(16):
+            x, y = data[batch.index]
+            loss = lean.loss(batch)
+            same = F.cross_entropy(plain(x), y)
+            for one, optimizer in zip((loss, same), optimizers, strict=True):
+                one.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.item())
+            expected.append(same.item())
     assert losses == pytest.approx(expected, abs=1e-6)
 
 
@@ -97,6 +97,44 @@ def test_every_iter_is_a_new_epoch_and_its_length_is_known_before() -> None:
             lean.loss(batch)
         orders.append(torch.cat([b.index for b in batches]).tolist())
     assert orders[0] != orders[1]
+
+
+def test_asking_the_length_or_looking_at_a_batch_costs_no_epoch() -> None:
+    lean = leantrain.attach(model_of(), small_set(50), epochs=2)
+    for epoch in range(2):
+        assert len(lean.loader(8)) == 7
+        assert next(iter(lean.loader(8))).epoch == epoch
+        assert len(lean.loader(8)) == 7
+        for batch in lean.loader(8):
+            lean.loss(batch)
+        assert lean.epoch == epoch
+    assert lean.finished
+
+
+def test_the_report_is_of_the_epoch_that_ended_also_when_the_next_is_planned() -> None:
+    lean = leantrain.attach(model_of(), small_set(50), epochs=3)
+    loader = lean.loader(8)
+    for batch in loader:
+        lean.loss(batch)
+    told = lean.report()
+    assert told["train_loss"] == pytest.approx(lean.ledger["loss"].mean().item(), abs=1e-6)
+    len(loader)
+    assert lean.report() == told
+    again = leantrain.attach(model_of(), small_set(50), epochs=3)
+    again.load_state_dict(lean.state_dict())
+    assert again.report() == told
+
+
+@pytest.mark.parametrize("budget", [0.05, 0.31, 0.37, 0.4, 0.66, 0.75, 0.9, 1.3])
+def test_under_a_budget_only_the_last_epoch_is_cut(budget: float) -> None:
+    lean = leantrain.attach(model_of(), small_set(160), epochs=10, budget=budget)
+    loader, lengths = lean.loader(10), []
+    while not lean.finished:
+        for batch in loader:
+            lean.loss(batch)
+        lengths.append(len(lean.plan))
+    assert lengths[:-1] == [16] * (len(lengths) - 1)
+    assert lean.cost == pytest.approx(budget * 1600, abs=5)
 
 
 def test_progress_runs_from_zero_to_one_whatever_is_skipped() -> None:
@@ -186,6 +224,12 @@ def test_state_dict_loads_without_executing_code(tmp_path: Any) -> None:
     again = leantrain.attach(model_of(), small_set(), epochs=2)
     again.load_state_dict(torch.load(tmp_path / "lean.pt", weights_only=True))
     assert again.progress == lean.progress
+
+
+def test_state_of_another_run_is_refused() -> None:
+    state = leantrain.attach(model_of(), small_set(), epochs=2, budget=0.5).state_dict()
+    with pytest.raises(LeanError, match=r"budget 0\.5, this one None"):
+        leantrain.attach(model_of(), small_set(), epochs=2).load_state_dict(state)
 
 
 def test_global_generators_are_never_touched() -> None:
@@ -291,6 +335,7 @@ def test_a_batch_of_another_epoch_is_refused() -> None:
     lean = leantrain.attach(model_of(), small_set(), epochs=2)
     loader = lean.loader(16)
     old = next(iter(loader))
+    lean.loss(old)
     iter(loader)
     with pytest.raises(LeanError, match="belongs to epoch 0"):
         lean.loss(old)

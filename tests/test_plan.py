@@ -75,8 +75,9 @@ def test_cost_counts_inputs_by_their_pixels_not_examples() -> None:
 
 def test_truncated_spends_what_is_left_and_at_least_one_batch() -> None:
     plan = whole_plan(0, torch.arange(100), 10, generator(0))
-    assert plan.truncated(35).cost == 30
-    assert plan.truncated(35).order.equal(plan.order[:30])
+    assert plan.truncated(34).cost == 30
+    assert plan.truncated(36).cost == 40  # the nearest, not the most that fits
+    assert plan.truncated(34).order.equal(plan.order[:30])
     assert plan.truncated(1000) is plan
     assert len(plan.truncated(0.5)) == 1
 

@@ -22,7 +22,7 @@ def near(mean: float, half: float = 0.1, seeds: int = 3) -> Difference:
 
 def test_the_interval_is_student_s_paired_by_seed() -> None:
     ours, theirs = [0.712, 0.705, 0.721, 0.700], [0.700, 0.701, 0.709, 0.699]
-    found = difference(ours, theirs)
+    found = difference(ours, theirs, 10_000)
     assert found is not None
     interval = ttest_rel(ours, theirs).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((100 * interval.low, 100 * interval.high))
@@ -30,14 +30,20 @@ def test_the_interval_is_student_s_paired_by_seed() -> None:
 
 
 def test_one_seed_gives_no_interval() -> None:
-    found = difference([0.7], [0.6])
+    found = difference([0.7], [0.6], 100)
     assert found is not None
     assert math.isinf(found.half)
     assert found.text() == "+10.00"
     assert found.as_json() == {"mean": pytest.approx(10.0), "half": None, "seeds": 1}
     assert Difference.from_json(found.as_json()) == found
-    assert difference([], []) is None
+    assert difference([], [], 100) is None
     assert spread([0.5]) is None
+
+
+def test_equal_differences_are_not_taken_for_certainty() -> None:
+    found = difference([0.9, 0.8], [0.9, 0.8], 360)
+    assert found is not None
+    assert found.half > 0.5  # two seeds, 360 examples of 0.28 points each
 
 
 @pytest.mark.parametrize(

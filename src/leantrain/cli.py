@@ -1,9 +1,10 @@
-"""The command: train, compare, eval, inspect, report, methods. Flags derive from the dataclasses behind the settings."""
+"""The command: train, compare, eval, inspect, report, methods. Flags derive from the settings' own dataclasses."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 import sys
 import typing
@@ -113,7 +114,8 @@ def _train(given: dict[str, Any], resume: bool) -> int:
     import torch
 
     from leantrain.display import make_display, result_table
-    from leantrain.train import Interrupted, Run, load_images, resolve
+    from leantrain.signals import Interrupted
+    from leantrain.train import Run, load_images, resolve
 
     if config.tensorboard:
         _need_tensorboard()
@@ -230,8 +232,10 @@ def eval_command(folder: Path, data: str | None, data_root: str | None, as_json:
     if not settings_file.exists() or not (folder / "model.safetensors").exists():
         raise LeanError(f"'{folder}' holds no finished run (config.yaml and model.safetensors); train one first.")
     settings = read_yaml(settings_file)
-    overrides = {"data": data, "data_root": data_root, "validation": 0.0 if data else None}
-    settings.update({name: value for name, value in overrides.items() if value is not None})
+    if data is not None:
+        settings.update(data=data, validation=0.0, train_limit=None)
+    if data_root is not None:
+        settings["data_root"] = data_root
     from leantrain.train import evaluate_folder
 
     outcome = evaluate_folder(folder, TrainConfig(**settings))
@@ -314,14 +318,14 @@ def compare(
     leantrain compare --from runs/compare                                                  prints it again
     """
     for name, value, low in (("--seeds", seeds, 1), ("--jobs", jobs, 1), ("--margin", margin, 0)):
-        if value is not None and value < low:
-            raise LeanError(f"{name} is {value}, but must be at least {low}.")
+        if value is not None and not low <= value < math.inf:
+            raise LeanError(f"{name} is {value}, but must be a finite number of at least {low}.")
     if from_folder is not None:
         from leantrain.compare import load_comparison
 
-        _show(load_comparison(from_folder).write_summary(), as_json)
+        _show(load_comparison(from_folder).summary(), as_json)
         return 0
-    given = {} if config_file is None else read_yaml(config_file)
+    given = {} if config_file is None else _shared_settings(config_file)
     given.update(from_mapping({name: value for name, value in flags.items() if value is not None}, "the command line"))
     chosen = {"methods": methods, "seeds": seeds, "controls": controls, "margin": margin}
     return _compare(given, {k: v for k, v in chosen.items() if v is not None}, jobs, resume, as_json)
@@ -331,6 +335,14 @@ compare.params[:0] = [_option(field) for field in FIELDS.values() if field.name 
 cli.add_command(compare)
 
 
+def _shared_settings(file: Path) -> dict[str, Any]:
+    """What of a config file all rows of a comparison share; a run's own config.yaml will do."""
+    settings = read_yaml(file)
+    if settings.get("budget") is not None:
+        raise LeanError(f"'{file}' sets budget, but a comparison sets it for its controls; take the line out.")
+    return {name: value for name, value in settings.items() if name not in (*NOT_IN_COMPARE, "out")}
+
+
 def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: bool, as_json: bool) -> int:
     config = TrainConfig(**given)
 
@@ -338,7 +350,8 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
 
     from leantrain.compare import Comparison, Settings, check_same, expected_total, load_comparison, split_methods
     from leantrain.display import make_table_display
-    from leantrain.train import Interrupted, load_images, resolve
+    from leantrain.signals import Interrupted
+    from leantrain.train import Run, load_images, resolve
 
     if "methods" in chosen:
         chosen["methods"] = split_methods(chosen["methods"])
@@ -351,26 +364,28 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         raise LeanError(f"there is no comparison to resume in '{out}'; drop --resume to start one there.")
     if there and not resume:
         raise LeanError(f"'{out}' holds a comparison already; go on with it or add to it by --resume.")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    images = load_images(config)
     if resume:
         stored = load_comparison(out).settings
-        config = resolve(dataclasses.replace(stored.config, **given), images)
+        config = dataclasses.replace(stored.config, **given)
         check_same(stored.config, config, list(given))
         chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
         chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
         chosen = {"controls": stored.controls, "margin": stored.margin, **chosen}
     else:
         chosen = {"methods": ("sgd", "mixtrain-cutmix"), "seeds": 3, **chosen}
-        config = resolve(config, images)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    images = load_images(config)
+    config = resolve(config, images)
+    Run(dataclasses.replace(config, method="sgd"), images)  # what cannot be trained at all is told before all else
     settings = Settings(config, **chosen)
     display = make_table_display()
     comparison = Comparison(settings, out, display)
     total = expected_total(settings, len(images.train))
     display.note(
         f"comparing {', '.join(settings.methods)} with sgd on {config.data}: {config.model}, {config.epochs} epochs, "
-        f"{settings.seeds} seeds{', with controls' if settings.controls else ''}; at most {total:,.0f} epochs in all"
+        f"{settings.seeds} seed{'s' * (settings.seeds > 1)}{', with controls' * settings.controls}; "
+        f"at most {total:,.0f} epochs in all"
     )
     code = 0
     try:

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from leantrain import machine
 from leantrain.config import OPERATIONAL, TrainConfig
 from leantrain.data import ImageSet
 from leantrain.display import Display, Quiet
 from leantrain.errors import LeanError
 from leantrain.files import append_line, write_text
 from leantrain.methods import parse_method
-from leantrain.train import Interrupted, Run, expected_cost, load_images, read_rows, resolve, warm_up
+from leantrain.signals import Interrupted, on_stop
+from leantrain.train import Run, expected_cost, load_images, read_rows, resolve, warm_up
 from leantrain.verdict import Difference, difference, spread, verdict
 
 BASELINE = "sgd"
 FORMAT = 1
+PHASES = (("baseline", "method"), ("equal-budget", "rs2"))
+"""Which roles are trained together: a control needs to know what its method cost."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,10 +127,10 @@ class Comparison:
         self.write_settings()
         self.display.start(1, 0.0)
         try:
-            if jobs > 1:
-                self._train_in_processes(jobs)
-            else:
-                with self._listening():
+            with on_stop(self._stop):
+                if jobs > 1:
+                    self._train_in_processes(jobs)
+                else:
                     for seed in self.settings.seed_numbers():
                         self._train_seed(seed)
         finally:
@@ -141,10 +141,8 @@ class Comparison:
         entries = self.settings.entries()
         config = dataclasses.replace(self.settings.config, seed=seed)
         images = load_images(config)
-        for phase in (("baseline", "method"), ("equal-budget", "rs2")):
+        for phase in PHASES:
             turns = [(e, run) for e in entries if e.role in phase and (run := self._open(e, config, images))]
-            for _, run in turns:
-                warm_up(run)
             while turns:
                 for entry, run in list(turns):
                     if not self._turn(entry, run):
@@ -163,7 +161,11 @@ class Comparison:
             run = Run(resolve(dataclasses.replace(wanted, out=str(folder)), images), images, folder)
             if not run.load_checkpoint():
                 run.write_config()
+            warm_up(run)
+            self._leave_if_asked()
             return run
+        except Interrupted:
+            raise
         except Exception as error:
             self._fail(entry, config.seed, error)
             return None
@@ -207,8 +209,7 @@ class Comparison:
             return False
         finally:
             self._running = None
-        if self._stop_signal:
-            raise Interrupted(self._stop_signal)
+        self._leave_if_asked()
         return not run.finished
 
     def _note_turn(self, entry: Entry, seed: int, row: dict[str, Any]) -> None:
@@ -221,22 +222,15 @@ class Comparison:
         self.failures[f"{entry.label}, seed {seed}"] = reason
         self.display.note(f"{entry.label}, seed {seed} failed: {reason}")
 
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _stop(self, number: int) -> None:
         """A signal lets the run at hand save itself, then ends the comparison."""
+        self._stop_signal = number
+        if self._running is not None:
+            self._running.stop(number)
 
-        def heard(number: int, _frame: Any) -> None:
-            self._stop_signal = number
-            if self._running is not None:
-                self._running.stop_signal = number
-            signal.signal(number, before[number])
-
-        before: dict[int, Any] = {n: signal.signal(n, heard) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _leave_if_asked(self) -> None:
+        if self._stop_signal:
+            raise Interrupted(self._stop_signal)
 
     def _advance(self, share: float) -> None:
         """One run's share of the whole table."""
@@ -246,24 +240,26 @@ class Comparison:
 
     def _train_in_processes(self, jobs: int) -> None:
         """Several runs at once, each in a process of its own; for accuracies only, as they slow each other down."""
-        threads = max(1, (os.cpu_count() or 1) // jobs)
-        for phase in (("baseline", "method"), ("equal-budget", "rs2")):
+        # Through the environment: the number of threads is not among a run's settings, and may differ on resume.
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)), **os.environ}
+        for phase in PHASES:
             waiting = [
                 (entry, seed)
                 for seed in self.settings.seed_numbers()
                 for entry in self.settings.entries()
                 if entry.role in phase
             ]
-            running: dict[subprocess.Popen[str], tuple[Entry, int]] = {}
+            running: dict[subprocess.Popen[bytes], tuple[Entry, int]] = {}
             try:
                 while waiting or running:
                     while waiting and len(running) < jobs:
                         entry, seed = waiting.pop(0)
-                        process = self._spawn(entry, seed, threads)
+                        process = self._spawn(entry, seed, environment)
                         if process is not None:
                             running[process] = (entry, seed)
                     for process in [p for p in running if p.poll() is not None]:
                         self._collect(process, *running.pop(process))
+                    self._leave_if_asked()
                     time.sleep(0.1)
             finally:
                 for process in running:
@@ -271,7 +267,7 @@ class Comparison:
                 for process in running:
                     process.wait()
 
-    def _spawn(self, entry: Entry, seed: int, threads: int) -> subprocess.Popen[str] | None:
+    def _spawn(self, entry: Entry, seed: int, environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
         folder = self.folder(entry, seed)
         if (folder / "result.json").exists():
             self._advance(1.0)
@@ -279,20 +275,24 @@ class Comparison:
         config = self._config_of(entry, dataclasses.replace(self.settings.config, seed=seed))
         if config is None:
             return None
-        settings = dataclasses.asdict(dataclasses.replace(config, out=str(folder), threads=threads))
+        settings = dataclasses.asdict(dataclasses.replace(config, out=str(folder)))
         file = self.out / "settings" / f"{entry.folder}-seed{seed}.yaml"
-        write_text(file, yaml.safe_dump(settings))
+        write_text(file, yaml.safe_dump({name: value for name, value in settings.items() if value is not None}))
         resume = ["--resume"] if (folder / "config.yaml").exists() else []
         command = [sys.executable, "-m", "leantrain", "train", "--config", str(file), *resume]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        with open(self._log(entry, seed), "wb") as log:  # a pipe would fill up and stop it
+            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
 
-    def _collect(self, process: subprocess.Popen[str], entry: Entry, seed: int) -> None:
-        _, errors = process.communicate()
+    def _log(self, entry: Entry, seed: int) -> Path:
+        return self.out / "settings" / f"{entry.folder}-seed{seed}.log"
+
+    def _collect(self, process: subprocess.Popen[bytes], entry: Entry, seed: int) -> None:
         self._advance(1.0)
         if process.returncode in (130, 143):
             raise Interrupted(process.returncode - 128)
         if process.returncode:
-            self._fail(entry, seed, RuntimeError(errors.strip()))
+            said = self._log(entry, seed).read_text(errors="replace").strip()
+            self._fail(entry, seed, RuntimeError(said or f"it ended with code {process.returncode}"))
         else:
             result = self.result(entry, seed)
             assert result is not None
@@ -327,16 +327,22 @@ class Comparison:
         results = {e: {s: r for s in self.settings.seed_numbers() if (r := self.result(e, s))} for e in entries}
         ratios = self._time_ratios(entries)
         rows = [self._row(entry, results, ratios) for entry in entries]
-        device = machine.choose_device(self.settings.config.device)
         return {
             "format": FORMAT,
             "margin": self.settings.margin,
             "seeds": list(self.settings.seed_numbers()),
             "settings": dataclasses.asdict(self.settings.config),
-            "made_with": machine.describe(device),
+            "made_with": self._made_with(),
             "rows": rows,
             "failures": {**self._stored_failures(), **self.failures},
         }
+
+    def _made_with(self) -> dict[str, Any]:
+        """Versions and hardware of the baseline's first run; a table that is printed elsewhere keeps them."""
+        first = self.folder(Entry(BASELINE, "baseline"), self.settings.config.seed) / "config.yaml"
+        content = yaml.safe_load(first.read_text()) if first.exists() else {}
+        made_with: dict[str, Any] = content.get("made_with", {})
+        return made_with
 
     def write_summary(self) -> dict[str, Any]:
         summary = self.summary()
@@ -384,7 +390,7 @@ class Comparison:
         if entry.role == "method" and cost is not None:
             saved, unit = (1 - cost, "cost") if time_ratio is None else (1 - time_ratio, "time")
             epochs = next(iter(own.values()))["planned_epochs"]
-            instead = f"{cost * epochs:.0f} epochs instead of {epochs}"
+            instead = f"{cost * epochs:.{0 if epochs >= 10 else 1}f} epochs instead of {epochs}"
             row["verdict"] = verdict(to_full, to_control, saved, unit, instead, self.settings.margin)
         else:
             row["verdict"] = {"baseline": "full training"}.get(entry.role, "")
@@ -401,6 +407,8 @@ class Comparison:
             epochs = seconds.setdefault((turn["row"], turn["seed"]), {})
             epochs[turn["epoch"]] = (turn["session"], turn["seconds"])
         ratios: dict[str, dict[int, float]] = {}
+        if self.settings.config.compile:  # compiling falls into the first epochs of each run, and differs between them
+            return ratios
         for entry in entries:
             for seed in self.settings.seed_numbers():
                 own, base = seconds.get((entry.label, seed), {}), seconds.get((BASELINE, seed), {})
@@ -474,7 +482,10 @@ def expected_total(settings: Settings, examples: int) -> float:
 
 def _difference(own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Difference | None:
     seeds = sorted(own.keys() & other.keys())
-    return difference([own[s]["test_accuracy"] for s in seeds], [other[s]["test_accuracy"] for s in seeds])
+    if not seeds:
+        return None
+    ours, theirs = ([results[s]["test_accuracy"] for s in seeds] for results in (own, other))
+    return difference(ours, theirs, own[seeds[0]]["test_examples"])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -484,4 +495,4 @@ def _mean(values: Sequence[float]) -> float | None:
 def _kept(result: dict[str, Any]) -> dict[str, Any]:
     """Of a run's result what the table needs; the rest is in the run's own folder."""
     scores = ("test_accuracy", "macro_f1", "worst_class_accuracy")
-    return {name: result[name] for name in (*scores, "cost", "cost_epochs", "train_seconds", "peak_memory_mb")}
+    return {name: result[name] for name in (*scores, "cost", "cost_epochs", "train_seconds")}

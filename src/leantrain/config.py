@@ -50,7 +50,7 @@ class TrainConfig:
     method: str = _flag(
         "Training", "sgd", 'which examples to train on, e.g. "random-backprop[keep=0.25]"; see `leantrain methods`'
     )
-    epochs: int | None = _flag("Training", None, "epochs the run stands for", low=1)
+    epochs: int | None = _flag("Training", None, "epochs the run stands for", low=1, high=32767)
     budget: float | None = _flag(
         "Training", None, "spend this share of what plain training costs, schedule fully decayed", above=0.0
     )
@@ -116,6 +116,8 @@ def from_mapping(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         key = str(name).replace("-", "_")
         if key not in FIELDS:
             raise LeanError(f"{where} has no setting '{name}'.{nearest(key, FIELDS)}")
+        if value is None and FIELDS[key].default is not None:
+            raise LeanError(f"{where}: {name} has no value; give one or take the line out.")
         settings[key] = convert(scalar_type(hints[key]), value, f"{where}: {name}")
     return settings
 

@@ -13,8 +13,3 @@ BACKWARD = 2 / 3
 def training_cost(inputs: float, pixels: float = 1.0) -> float:
     """The cost of a forward and a backward pass over that many inputs of that share of the full size."""
     return inputs * pixels * (FORWARD + BACKWARD)
-
-
-def scoring_cost(inputs: float, pixels: float = 1.0) -> float:
-    """The cost of a forward pass alone."""
-    return inputs * pixels * FORWARD

@@ -55,30 +55,29 @@ class _Totals:
     """Running sums on the device."""
 
     def __init__(self, classes: int, device: torch.device) -> None:
-        self.classes = classes
-        self.confusion = torch.zeros(classes * classes, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device="cpu" if device.type == "mps" else device)
+        self.classes = torch.zeros(3, classes, dtype=torch.float32, device=device)  # hits, actual, predicted
         self.bins = torch.zeros(3, BINS, dtype=torch.float32, device=device)  # count, confidence, correct
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
         self.loss += F.cross_entropy(logits, targets, reduction="sum").to(self.loss)
         confidence, predicted = logits.softmax(1).max(1)
-        self.confusion += torch.bincount(targets * self.classes + predicted, minlength=self.classes**2)
-        bin_of = (confidence * BINS).long().clamp_(max=BINS - 1)
-        values = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).float()])
-        self.bins.index_add_(1, bin_of, values)
+        correct, ones = (predicted == targets).float(), torch.ones_like(confidence)
+        for row, index, values in ((0, targets, correct), (1, targets, ones), (2, predicted, ones)):
+            self.classes[row].index_add_(0, index, values)
+        # A model gone wrong has no confidence; the loss says so, and the bins must not fail on it.
+        bin_of = (confidence.nan_to_num(0.0) * BINS).long().clamp_(0, BINS - 1)
+        self.bins.index_add_(1, bin_of, torch.stack([ones, confidence, correct]))
 
     def result(self) -> Evaluation:
-        confusion = self.confusion.view(self.classes, self.classes).cpu().double()
+        hits, actual, predicted = self.classes.cpu().double()
         count, confidence, correct = self.bins.cpu().double()
-        total = confusion.sum()
-        hits, actual, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
         present = actual > 0
         recall = hits / actual.clamp(min=1)
         f1 = 2 * hits / (actual + predicted).clamp(min=1)
         return Evaluation(
-            loss=float(self.loss) / float(total),
-            accuracy=float(hits.sum() / total),
+            loss=float(self.loss) / float(actual.sum()),
+            accuracy=float(hits.sum() / actual.sum()),
             macro_f1=float(f1[present].mean()),
             worst_class_accuracy=float(recall[present].min()),
             calibration_error=float((confidence - correct).abs().sum() / count.sum()),

@@ -33,7 +33,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Take away what writes left behind that were cut by a kill."""
-    for path in folder.glob(".*.tmp"):
+    for path in folder.rglob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 

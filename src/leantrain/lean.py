@@ -126,6 +126,7 @@ class Lean:
         """Examples trained so far."""
         self.cost = 0.0
         """Cost spent so far, in examples of plain training."""
+        self.budget = budget
         self._total_cost = None if budget is None else budget * epochs * len(dataset)
         self._state = method.init(self.ledger)
         self._plan: Plan | None = None
@@ -133,7 +134,8 @@ class Lean:
         self._done_cost = 0.0
         self._span = (0.0, 0.0)  # progress at the start and at the end of the epoch
         self._resumed = False
-        self._ended: dict[str, Any] | None = None
+        self._planned_for = 0  # the batch size that the plan was made for
+        self._reported: tuple[int, dict[str, Any]] | None = None  # the last epoch told of, and what was told
         ranks = world_size()
         rank = torch.distributed.get_rank() if ranks > 1 else 0
         self._dataset = PlannedDataset(dataset, collate, self._check_example(dataset, keys), rank, ranks, seed)
@@ -191,13 +193,18 @@ class Lean:
         return self.cost / (self.epochs * len(self.ledger))
 
     def start_epoch(self, batch_size: int) -> Plan:
-        """Plan the next epoch; or, right after `load_state_dict` in mid-epoch, go on with the one that was cut."""
-        if self._resumed and self._plan is not None and self._done < len(self._plan):
-            self._resumed = False
-            return self._plan
-        self._resumed = False
+        """Plan the next epoch; or go on with the one that is planned, if it has not begun or was cut and resumed.
+
+        So asking for a loader's length, looking at a first batch or making another loader costs no epoch.
+        """
         if self._plan is not None:
-            self._ended = self._make_report()
+            waiting = self._done_cost == 0 and self._planned_for == batch_size
+            cut = self._resumed and self._done < len(self._plan)
+            self._resumed = False
+            if waiting or cut:
+                return self._plan
+            self.report()  # while the ledger still says what the epoch was
+        self._planned_for = batch_size
         start = self._span[1]
         moment = Moment(self.epoch + 1, start, self.epochs, batch_size)
         self._agree()
@@ -208,10 +215,10 @@ class Lean:
         if self._total_cost is None:
             end = min(1.0, (moment.epoch + 1) / self.epochs)
         else:
-            left = self._total_cost - self.cost
+            left, planned = self._total_cost - self.cost, len(plan)
             plan = plan.truncated(left)
-            # What is left after the last whole batch is not worth a batch of its own: this epoch is the last one.
-            is_last = left - plan.cost < 0.5 * plan.cost / len(plan)
+            # Cut, or what would be left is not worth a batch of its own: this epoch is the last one.
+            is_last = len(plan) < planned or left - plan.cost < 0.5 * plan.cost / len(plan)
             end = 1.0 if is_last else (self.cost + plan.cost) / self._total_cost
         self._plan, self._done, self._done_cost, self._span = plan, 0, 0.0, (start, end)
         return plan
@@ -221,9 +228,10 @@ class Lean:
 
         Over several ranks all of them must call it, as it lets their ledgers agree.
         """
-        if self._ended and self._done == 0:  # the next epoch is planned already, as by len(loader)
-            return self._ended
-        return self._make_report()
+        planned_ahead = self._done_cost == 0  # as by len(loader); the last epoch is the one to tell of
+        if self._reported is None or (self._reported[0] != self.epoch and not planned_ahead):
+            self._reported = (self.epoch, self._make_report())
+        return self._reported[1]
 
     def _agree(self) -> None:
         """Let the ledgers of all ranks agree: where the model is, as NCCL speaks from a GPU only."""
@@ -317,7 +325,8 @@ class Lean:
         self._done_cost += batch.cost
         if batch.last:
             self._done = batch.position + 1
-            self.examples += len(self.plan[batch.position].index)  # on all ranks, like the cost
+            start, stop = self.plan.offsets[batch.position : batch.position + 2].tolist()
+            self.examples += stop - start  # on all ranks, like the cost
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
@@ -331,6 +340,7 @@ class Lean:
             "method": str(self.method),
             "seed": self.seed,
             "epochs": self.epochs,
+            "budget": self.budget,
             "ledger": self.ledger.state_dict(),
             "state": self._state,
             "plan": None if self._plan is None else self._plan.state_dict(),
@@ -339,11 +349,14 @@ class Lean:
             "span": list(self._span),
             "cost": self.cost,
             "examples": self.examples,
+            "planned_for": self._planned_for,
+            "reported": None if self._reported is None else list(self._reported),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; the next `iter()` over the loader continues that epoch."""
-        for name, now in (("method", str(self.method)), ("seed", self.seed), ("epochs", self.epochs)):
+        for name in ("method", "seed", "epochs", "budget"):
+            now = str(self.method) if name == "method" else getattr(self, name)
             if state[name] != now:
                 raise LeanError(f"the saved run has {name} {state[name]}, this one {now}; they must be the same.")
         self.ledger.load_state_dict(state["ledger"])
@@ -352,6 +365,8 @@ class Lean:
         self._done, self._done_cost = state["done"], state["done_cost"]
         self._span = (state["span"][0], state["span"][1])
         self.cost, self.examples = state["cost"], state["examples"]
+        self._planned_for = state["planned_for"]
+        self._reported = None if state["reported"] is None else (state["reported"][0], state["reported"][1])
         self._resumed = True
 
     def _example(self, model: nn.Module) -> Any:
@@ -397,13 +412,11 @@ class PlannedLoader:
         # would go on with other numbers than an uninterrupted one.
         options.setdefault("generator", generator(lean.seed, "workers"))
         self._dataloader: DataLoader[Batch] = planned_dataloader(dataset, self._sampler, **options)
-        self._ahead: Plan | None = None
         self._underway = False
 
     def __iter__(self) -> Iterator[Batch]:
-        self._sampler.plan = self._ahead or self.lean.start_epoch(self.batch_size)
+        self._sampler.plan = self.lean.start_epoch(self.batch_size)
         self._sampler.start = self.lean.position
-        self._ahead = None
         return self._batches(iter(self._dataloader))
 
     def _batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -419,5 +432,4 @@ class PlannedLoader:
         # Also after the step on the last batch: the loop may ask there, and maybe on one rank only.
         if running or self._underway or self.lean.finished:
             return len(self._sampler)
-        self._ahead = self._ahead or self.lean.start_epoch(self.batch_size)
-        return len(self._ahead) - self.lean.position
+        return len(self.lean.start_epoch(self.batch_size)) - self.lean.position

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,6 +68,8 @@ def peak_memory_mb(device: torch.device) -> float:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
     except (OSError, StopIteration):
+        import resource  # not there on Windows
+
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**20 if sys.platform == "darwin" else 2**10)
 

@@ -7,6 +7,7 @@ that was cut goes on at the batch where it stopped.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -115,13 +116,14 @@ class Plan:
         pixels = torch.tensor([f.pixels for f in self.forms], dtype=torch.float64)[self.form_of]
         return self.offsets.diff() / constituents * pixels * training_cost(1)
 
-    @property
+    @functools.cached_property
     def cost(self) -> float:
         return float(self.costs().sum())
 
     def truncated(self, cost: float) -> Plan:
-        """The first batches of this plan that cost at most `cost`; at least one, so that a run always ends."""
-        fits = int((self.costs().cumsum(0) <= cost + 1e-6).sum())
+        """The first batches of this plan, as many as come nearest to `cost`; at least one, so that a run ends."""
+        costs = self.costs()
+        fits = int((costs.cumsum(0) - costs / 2 <= cost + 1e-6).sum())
         keep = max(1, min(fits, len(self)))
         if keep == len(self):
             return self

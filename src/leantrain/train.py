@@ -8,7 +8,6 @@ import dataclasses
 import json
 import logging
 import math
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,17 +33,10 @@ from leantrain.models import build, default_model
 from leantrain.plan import Plan
 from leantrain.rng import derive, generator
 from leantrain.schedule import parse_schedule
+from leantrain.signals import Interrupted, on_stop
 
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # our own first line says the precision
 FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
-
-
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; the run was saved and can be resumed."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"signal {number}")
-        self.exit_code = 128 + number
 
 
 class NotFinite(LeanError):
@@ -143,6 +135,8 @@ class Run:
     def _build_model(self) -> nn.Module:
         config, images = self.config, self.images
         assert config.model is not None
+        # A checkpoint replaces the weights to start from, so they need not be there any more.
+        resuming = self.out is not None and (self.out / "checkpoint.pt").exists()
         model = build(
             config.model,
             classes=len(images.classes),
@@ -150,8 +144,8 @@ class Run:
             image_size=images.image_size,
             width=config.width,
             dropout=config.dropout,
-            pretrained=config.pretrained,
-            weights=None if config.weights is None else Path(config.weights),
+            pretrained=config.pretrained and not resuming,
+            weights=None if config.weights is None or resuming else Path(config.weights),
             seed=config.seed,
         )
         model = model.to(self.device)
@@ -258,22 +252,31 @@ class Run:
         assert self.config.lr is not None and self.config.epochs is not None
         return self.config.lr * self._schedule.at(self.lean.progress, self.config.epochs)
 
-    def _check_finite(self) -> None:
-        """Synchronises with the device."""
+    def _check_finite(self, weights: bool = False) -> None:
+        """Stop a run gone wrong; before a checkpoint by its weights too. Synchronises with the device."""
         step = int(self._bad_step)
         if step >= 0:
-            kept = self.out is not None and (self.out / "checkpoint.pt").exists()
-            raise NotFinite(
-                f"the loss was not finite at step {step} (epoch {self.lean.epoch + 1}) with --lr {self.config.lr:g}; "
-                "try a smaller --lr, --clip 1 or --precision fp32"
-                + (" in a new --out; the last good checkpoint is kept." if kept else ".")
-            )
+            raise self._not_finite(step, "loss")
+        if weights:
+            norms = torch._foreach_norm([p.detach() for p in self.module.parameters()])
+            if not bool(torch.stack(norms).isfinite().all()):
+                raise self._not_finite(self.steps, "norm of the weights")
+
+    def _not_finite(self, step: int, what: str) -> NotFinite:
+        kept = self.out is not None and (self.out / "checkpoint.pt").exists()
+        return NotFinite(
+            f"the {what} was not finite at step {step} (epoch {self.lean.epoch + 1}) with --lr {self.config.lr:g}; "
+            "try a smaller --lr, --clip 1 or --precision fp32"
+            + (" in a new --out; the last good checkpoint is kept." if kept else ".")
+        )
 
     def _finish_epoch(self) -> dict[str, Any]:
         lean, timing = self.lean, dict(self._timing)
         due = (lean.epoch + 1) % self.config.eval_every == 0 or lean.finished
         started = time.perf_counter()
         self.evaluation = self.evaluate() if due else self.evaluation
+        if self.evaluation is not None and not math.isfinite(self.evaluation.loss):
+            raise self._not_finite(self.steps, "test loss")
         evaluated = self.evaluation if due else None
         row = {
             "epoch": lean.epoch,
@@ -297,6 +300,8 @@ class Run:
             append_line(self.out / "metrics.jsonl", json.dumps(row))
             if self.config.history:
                 history.write_epoch(self.out / "history", lean.ledger, lean.epoch)
+            if self.config.tensorboard:
+                log_tensorboard(self.out / "tensorboard", row)
             self.save_checkpoint()
         self.display.row(row)
         if "note" in row:
@@ -313,32 +318,21 @@ class Run:
         if self.stop_signal:
             raise Interrupted(self.stop_signal)
 
+    def stop(self, number: int) -> None:
+        """Save a checkpoint after the step at hand and leave with `Interrupted`."""
+        self.stop_signal = number
+
     def train(self) -> dict[str, Any]:
         """Train to the end and write the result; signals save a checkpoint and raise `Interrupted`."""
         assert self.config.epochs is not None
         self.display.start(self.config.epochs, self.lean.progress)
         try:
-            with self._listening():
+            with on_stop(self.stop):
                 while not self.finished:
                     self.train_epoch()
         finally:
             self.display.stop()
         return self.write_result()
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the step at hand; the same signal again ends it at once."""
-
-        def heard(number: int, _frame: Any) -> None:
-            self.stop_signal = number
-            signal.signal(number, before[number])
-
-        before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -371,6 +365,7 @@ class Run:
             "calibration_error": evaluation.calibration_error,
             "class_accuracy": dict(zip(self.images.classes, evaluation.class_accuracy, strict=True)),
             "train_examples": length,
+            "test_examples": len(self.images.test),
             "epochs": len(self.rows),
             "planned_epochs": config.epochs,
             "steps": self.steps,
@@ -387,8 +382,6 @@ class Run:
         if self.out is not None:
             self._save_weights(self.out / "model.safetensors")
             write_text(self.out / "result.json", json.dumps(result, indent=2) + "\n")
-        if self.config.tensorboard and self.out is not None:
-            write_tensorboard(self.out / "tensorboard", self.rows)
         return result
 
     def _save_weights(self, path: Path) -> None:
@@ -402,7 +395,11 @@ class Run:
     def write_config(self) -> None:
         """config.yaml: every setting, and what it was made with."""
         assert self.out is not None
-        made_with = {**machine.describe(self.device), "data_fingerprint": self.images.fingerprint}
+        made_with = {
+            **machine.describe(self.device),
+            "data_fingerprint": self.images.fingerprint,
+            "classes": list(self.images.classes),
+        }
         content = {**dataclasses.asdict(self.config), "made_with": made_with}
         write_text(self.out / "config.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
@@ -410,7 +407,7 @@ class Run:
         """Everything needed to go on bit for bit. Synchronises with the device; never saves a run gone wrong."""
         if self.out is None:
             return
-        self._check_finite()
+        self._check_finite(weights=True)
         checkpoint.save(
             self.out / "checkpoint.pt",
             {
@@ -562,15 +559,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def write_tensorboard(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """The metrics as TensorBoard scalars over epochs."""
+def log_tensorboard(folder: Path, row: dict[str, Any]) -> None:
+    """An epoch's metrics as TensorBoard scalars; one that was logged before a cut is replaced."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
-        for row in rows:
-            for name, value in row.items():
-                if isinstance(value, int | float) and name != "epoch":
-                    writer.add_scalar(name, value, row["epoch"])  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(folder), purge_step=row["epoch"]) as writer:  # type: ignore[no-untyped-call]
+        for name, value in row.items():
+            if isinstance(value, int | float) and name != "epoch":
+                writer.add_scalar(name, value, row["epoch"])  # type: ignore[no-untyped-call]
 
 
 def evaluate_folder(folder: Path, config: TrainConfig) -> dict[str, Any]:
@@ -584,6 +580,12 @@ def evaluate_folder(folder: Path, config: TrainConfig) -> dict[str, Any]:
     config = dataclasses.replace(
         config, method="sgd", pretrained=False, weights=None, device="auto", precision=precision
     )
+    made_with = yaml.safe_load((folder / "config.yaml").read_text()).get("made_with", {})
+    if tuple(made_with.get("classes", images.classes)) != images.classes:
+        raise LeanError(
+            f"the model in '{folder}' tells {', '.join(made_with['classes'][:4])}, … apart, but {config.data} has "
+            f"{', '.join(images.classes[:4])}, …; evaluate it on a set of the same classes."
+        )
     run = Run(resolve(config, images), images)
     try:
         run.module.load_state_dict(load_file(folder / "model.safetensors"))

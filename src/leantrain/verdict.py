@@ -43,8 +43,12 @@ class Difference:
         return f"{self.mean:+.2f}" if math.isinf(self.half) else f"{self.mean:+.2f} ± {self.half:.2f}"
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference | None:
-    """The difference of two lists of accuracies in 0…1, seed by seed."""
+def difference(ours: Sequence[float], theirs: Sequence[float], examples: int) -> Difference | None:
+    """The difference of two lists of accuracies in 0…1, seed by seed, measured on so many test examples.
+
+    Accuracies are counts, so differences that happen to be equal are not without spread: it is taken to be at least
+    that of rounding two counts, √(1/6) examples.
+    """
     pairs = [100 * (a - b) for a, b in zip(ours, theirs, strict=True)]
     if not pairs:
         return None
@@ -53,7 +57,8 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference | N
         return Difference(mean, math.inf, 1)
     from scipy.stats import t
 
-    half = float(t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    deviation = max(statistics.stdev(pairs), 100 / examples / math.sqrt(6))
+    half = float(t.ppf(0.975, len(pairs) - 1)) * deviation / math.sqrt(len(pairs))
     return Difference(mean, half, len(pairs))
 
 
@@ -79,7 +84,7 @@ def verdict(
         return "no full training to compare with"
     if to_full.seeds < 2:
         return "not enough seeds to tell"
-    if saving <= 0:
+    if saving < 0.005:
         return f"saves nothing: it takes {1 - saving:.2f}× the {unit} of full training"
     if to_control is None or to_control.seeds < 2:
         return "no saving is claimed without its equal-budget control"

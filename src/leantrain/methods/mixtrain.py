@@ -22,7 +22,7 @@ from leantrain.mixing import CutMix, Mixer, MixUp
 from leantrain.options import option
 from leantrain.plan import WHOLE_FORM, Form, Groups, Plan, make_plan
 
-SELECTIONS = ("region13", "region1", "region3", "all", "correct", "mean-loss", "all-region3")
+SELECTIONS = ("region13", "region1", "region3", "all", "correct", "mean-loss", "all-region3", "random")
 NOT_MIXED, REGION_1, REGION_3 = 0, 1, 3
 EMA_WEIGHT = 0.5  # of the newest epoch, where averages are exponential
 
@@ -33,7 +33,7 @@ class MixTrainMethod(Method):
 
     select: str = option(
         "region13",
-        "which examples may be mixed; the paper: region13 (low losses, and high ones that rise)",
+        "which examples may be mixed; the paper: region13 (low losses, high ones that rise); random is its control",
         choices=SELECTIONS,
     )
     region3: str = option(
@@ -74,6 +74,8 @@ class MixTrainMethod(Method):
         region = self._decide(ledger, ended, thresholds) if ended >= 0 else torch.zeros_like(before)
         if self.select == "all":
             region = torch.full_like(before, REGION_1)
+        if self.select == "random":  # as many as the rule would choose, but any
+            region = region[torch.randperm(len(region), generator=rng).to(region.device)]
         if moment.progress >= 1.0 - self.whole_ending - 1e-9 and self.whole_ending > 0:
             region = torch.zeros_like(before)
             ledger["left"].zero_()
@@ -119,7 +121,7 @@ class MixTrainMethod(Method):
         left = ledger["left"]
         # One epoch of region 3 is over, mixed or skipped; an odd one out was trained whole and is judged anew.
         left.copy_(torch.where(unmixed, 0, (left - 1).clamp_(min=0)))
-        if self.select in ("region13", "region3", "all-region3"):
+        if self.select in ("region13", "region3", "all-region3", "random"):
             high = unmixed & (loss > thresholds.incorrect)
             if self.select != "all-region3":
                 high &= rises >= self.k
@@ -157,7 +159,7 @@ class MixTrainMethod(Method):
             inputs -= 2 if inputs == 2 else 1
         mixed, over = chosen[: inputs * k], chosen[inputs * k :]
         whole = Groups(torch.cat([plain, over]), WHOLE_FORM)
-        size = max(1, batch_size // k) if self.keep_steps else batch_size
+        size = max(min(2, batch_size), batch_size // k) if self.keep_steps else batch_size
         composite = Groups(mixed.view(k, inputs), Form(constituents=k), batch_size=size)
         return [whole, composite], mixed, int(skip.sum())
 

@@ -528,7 +528,7 @@
     const end = (key) => part[key].findLast(known);
     return figure({
       title: "Thresholds",
-      words: some ? "Below L_mid an example may be mixed; above L_incorr only when its loss rises." : "No epoch had thresholds yet.",
+      words: some ? "The paper mixes below L_mid, and above L_incorr where a loss has risen." : "No epoch had thresholds yet.",
       paint: (width, plot) => {
         const x = axis(part.epochs.map((e) => e + 1), { name: "epoch", room: 0.02, count: width > 500 ? 10 : 5 });
         x.ticks = x.ticks.filter((v) => Number.isInteger(v) && v >= 1);
@@ -571,7 +571,7 @@
     announce();
     const chart = figure({
       title: "Losses of an epoch",
-      words: "Every example's loss, on a logarithmic axis, with the thresholds by which it was judged for the next epoch. Mixed losses are not compared with them.",
+      words: "Every example's loss, on a logarithmic axis, with the thresholds by which it was judged for the next epoch. These are made of the losses of whole examples; mixed ones do not count in them.",
       before: make("div", { class: "controls" }, make("label", { for: id }, "epoch"), slider, output),
       paint: (width, plot) => {
         const [low, high] = [told.edges[0], told.edges.at(-1)];

@@ -1,0 +1,32 @@
+"""Signals: SIGINT and SIGTERM ask for an orderly end; the same one again ends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came; what ran was saved and can be resumed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.exit_code = 128 + number
+
+
+@contextlib.contextmanager
+def on_stop(callback: Callable[[int], None]) -> Iterator[None]:
+    """Call `callback` with the signal's number on the first SIGINT or SIGTERM; afterwards it acts as it did before."""
+
+    def heard(number: int, _frame: Any) -> None:
+        signal.signal(number, before[number])
+        callback(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
