@@ -122,7 +122,7 @@ def test_the_report_is_of_the_epoch_that_ended_also_when_the_next_is_planned() -
     assert lean.report() == told
     again = leantrain.attach(model_of(), small_set(50), epochs=3)
     again.load_state_dict(lean.state_dict())
-    assert again.report() == told
+    assert again.report() == {name: value for name, value in told.items() if not name.endswith("seconds")}
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.31, 0.37, 0.4, 0.66, 0.75, 0.9, 1.3])
