@@ -467,7 +467,7 @@ class Twice(Patches):
         (Small(lambda x: x.amax((2, 3))), {}, "no global average pool in Small; name .* candidates: .*relu — or use s"),
         (flat(16), {}, r"no global average pool in Sequential; .* candidates: 0, 1 — or use split=false"),
         (Patches(), {"layer": "0"}, "does not fit layer '0' of Patches: what follows is more than an average"),
-        (Patches(), {"layer": "5"}, "layer '5' of Patches gives no feature map; .* candidates: 0, 1, 2, 3 —"),
+        (Patches(), {"layer": "5"}, "layer '5' of Patches gives no map; .* candidates: 0, 1, 2, 3 —"),
         (Small(lambda x: x.mean((2, 3))), {"layer": "conf2"}, r"no layer 'conf2'\. Did you mean 'conv2'\?"),
         (nn.Sequential(nn.AvgPool2d(2), *Patches()), {}, "map of Sequential is 2×2, too small to separate two images"),
         (nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(2), *Patches()), {}, "is 1×1, too small .* use larger images"),
