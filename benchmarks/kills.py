@@ -14,7 +14,7 @@ told from what it left on disk:
 
     python benchmarks/kills.py
 
-Result: not yet measured
+Result: 50 of 50 kills hit, same bits; n, hardware and versions in results/kills.json.
 """
 
 from __future__ import annotations

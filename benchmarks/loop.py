@@ -12,7 +12,7 @@ against the fastest plain loop, not against the slowest.
 
     python benchmarks/loop.py
 
-Result: not yet measured
+Result: 2.25× the images/s of the plain loop (2.01–2.64); n, hardware and versions in results/loop.json.
 """
 
 from __future__ import annotations
