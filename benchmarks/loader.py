@@ -11,7 +11,8 @@ within a round and given as median (min–max).
 
     python benchmarks/loader.py
 
-Result: 25× and 3.0× (CIFAR-10, 0 and 2 workers), 4.2× and 2.2× (JPEG folder); n, hardware and versions in results/loader.json.
+Result: 25× and 3.0× (CIFAR-10, 0 and 2 workers), 4.2× and 2.2× (JPEG folder); n, hardware and versions in
+results/loader.json.
 """
 
 from __future__ import annotations
