@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)  ## compare plain training with MixTrain and a rival on scikit-learn's digits
-	@$(BIN)/leantrain compare --data digits --width 8 --epochs 12 --seeds 2 --out "$$(mktemp -d)/demo" \
+	@$(BIN)/leantrain compare --data digits --width 16 --epochs 10 --seeds 2 --out "$$(mktemp -d)/demo" \
 		--methods "mixtrain-cutmix,random-backprop[keep=0.5]"
 
 # One thread per test process: torch's threads of two processes would wait for each other.
