@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -245,6 +247,7 @@ def test_published_weights_are_kept_but_for_a_small_images_stem(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With what torchvision would download already in its cache."""
+    models._torchvision.prepare()  # whichever test comes first
     from torchvision.models import ResNet18_Weights, resnet18
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
@@ -332,3 +335,24 @@ def test_what_cannot_be_is_refused_in_a_sentence(changed: dict[str, object], sen
 )
 def test_the_default_suits_the_device_and_the_data(size: int, examples: int, device: str, name: str) -> None:
     assert models.default_model(size, examples, device) == name
+
+
+def test_narrow_models_train_on_two_threads() -> None:
+    # In a process of its own, as what went wrong here (uxlfoundation/oneDNN#6035) ends the process.
+    code = """
+import torch
+from leantrain.models import build
+torch.set_num_threads(2)
+for width in (4, 8, 12):
+    model = build("resnet8", classes=10, channels=1, image_size=32, width=width).to(memory_format=torch.channels_last)
+    for _ in range(3):
+        inputs = torch.randn(119, 1, 32, 32).contiguous(memory_format=torch.channels_last)
+        model(inputs).square().sum().backward()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_shortcut_of_few_channels_is_the_strided_convolution() -> None:
+    shortcut, inputs = models.Shortcut(8, 4, 1, stride=2, bias=False), torch.randn(3, 8, 9, 7)
+    torch.testing.assert_close(shortcut(inputs), torch.nn.functional.conv2d(inputs, shortcut.weight, stride=2))
