@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from leantrain.methods import MixTrain as MixTrain
     from leantrain.methods import RandomBackprop as RandomBackprop
     from leantrain.plan import Plan as Plan
+    from leantrain.scoring import Scores as Scores
+    from leantrain.scoring import score as score
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,8 @@ _HOMES = {
     "MixTrain": "methods",
     "RandomBackprop": "methods",
     "Plan": "plan",
+    "Scores": "scoring",
+    "score": "scoring",
 }
 __all__ = sorted(_HOMES)
 

@@ -1,4 +1,4 @@
-"""The command: train, compare, eval, inspect, report, methods. Flags derive from the settings' own dataclasses."""
+"""The command: train, compare, eval, inspect, score, report, methods. Flags derive from the settings' dataclasses."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from leantrain.errors import LeanError, nearest
 from leantrain.options import scalar_type
 
 if TYPE_CHECKING:
+    from leantrain.data import ImageSet
+    from leantrain.scoring.scores import Scores
     from leantrain.train import Run
 
 
@@ -137,6 +139,8 @@ def _train(given: dict[str, Any], resume: bool) -> int:
         if not resume or not run.load_checkpoint():
             run.write_config()
         display.note(_headline(run))
+        if (wasteful := run.lean.method.warning(run.lean.epochs)) is not None:
+            display.note(f"warning: {wasteful}")
         try:
             result = run.train()
         except Interrupted as stop:
@@ -191,7 +195,7 @@ def _headline(run: Run) -> str:
 
     config, images = run.config, run.images
     parameters = sum(p.numel() for p in run.module.parameters())
-    cost = expected_cost(config, len(images.train))
+    cost = expected_cost(config, len(images.train), images.image_size)
     bad = f" ({images.bad_images} bad images left out)" if images.bad_images else ""
     start = f"resuming at step {run.steps}" if run.steps else "training"
     return (
@@ -285,6 +289,152 @@ def inspect_command(
     click.echo(written)
 
 
+NOT_IN_SCORE = ("method", "budget", "epochs", "eval_every", "checkpoint_every", "history", "tensorboard", "out")
+FEW_STEPS = 100  # BatchNorm's running statistics alone take some fifty to forget where they started
+
+
+@click.command("score", cls=GroupedCommand)
+@click.option("--method", "kind", help="el2n, grand, forgetting, loss: what to score by (default: el2n)")
+@click.option("--models", type=int, help="fresh models that the score is the mean over (default: 3)", metavar="N")
+@click.option(
+    "--score-epochs", type=int, help="epochs that each is trained for (default: 2; for forgetting 5)", metavar="N"
+)
+@click.option("--gradients", help="all, last: whose gradients grand measures; last is quick (default: all)")
+@click.option("--from-run", type=Path, help="score by how often a run used each example", metavar="RUN")
+@click.option("--compare", "compared", type=Path, nargs=2, help="compare two scores files", metavar="FILE FILE")
+@click.option(
+    "--out",
+    type=Path,
+    help="file to write, .npz or .parquet; pictures go to a folder of its name (default: scores-DATA-METHOD-SEED.npz); "
+    "with --compare: a folder",
+    metavar="FILE",
+)
+@click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
+def score_command(
+    from_run: Path | None, compared: tuple[Path, Path] | None, out: Path | None, as_json: bool, **flags: Any
+) -> None:
+    """Score every training example by how hard it is, before a training that leaves the easiest out.
+
+    \b
+    leantrain score --data cifar10 --train-limit 10000 --method el2n --out scores.npz
+    leantrain score --from-run runs/one --out use.npz
+    leantrain score --compare scores.npz use.npz --out agreement
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    alone = "--compare" if compared else "--from-run" if from_run else None
+    if alone and (given or (compared and from_run)):
+        other = "--" + next(iter(given), "from_run").replace("kind", "method").replace("_", "-")
+        raise LeanError(f"{alone} takes no {other}, as what it needs is written already; drop one of them.")
+    if compared:
+        _compare_scores(*compared, out, as_json)
+    elif from_run:
+        from leantrain.scoring.compare import from_run as count_use
+        from leantrain.scoring.compare import images_of
+
+        out = out and _free_scores_file(out)
+        images = images_of(from_run)
+        _write_scores(count_use(from_run, images), images, out, as_json)
+    else:
+        own = {name: given.pop(name, None) for name in ("kind", "models", "score_epochs", "gradients")}
+        _score(from_mapping(given, "the command line"), own, out, as_json)
+
+
+score_command.params[:0] = [_option(field) for field in FIELDS.values() if field.name not in NOT_IN_SCORE]
+cli.add_command(score_command)
+
+
+def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    config = TrainConfig(**given)
+    out = out and _free_scores_file(out)
+
+    import torch
+
+    from leantrain.scoring.ensemble import EPOCHS, Ensemble, score_images
+    from leantrain.scoring.summary import make_score_display
+    from leantrain.train import load_images, resolve
+
+    kind = own["kind"] or "el2n"
+    epochs = EPOCHS.get(kind, 1) if own["score_epochs"] is None else own["score_epochs"]
+    ensemble = Ensemble(kind, 3 if own["models"] is None else own["models"], epochs, own["gradients"] or "all")
+    out = out or _free_scores_file(_scores_file(config, kind))
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    images = load_images(config)
+    config = resolve(config, images)
+    display = make_score_display()
+    examples = len(images.train)
+    display.note(
+        f"scoring: {kind} of {examples:,} images of {config.data}, the mean of {ensemble.models} × {config.model} of "
+        f"{epochs} epochs each; cost {ensemble.cost(examples) / examples:.2f} epochs"
+    )
+    steps = epochs * math.ceil(examples / config.batch_size)
+    if steps < FEW_STEPS:
+        display.note(f"note: {steps} steps per model are few to tell examples apart by; give more --score-epochs.")
+    scores = score_images(config, images, display=display, **dataclasses.asdict(ensemble))
+    _write_scores(scores, images, out, as_json)
+
+
+def _scores_file(config: TrainConfig, kind: str) -> Path:
+    name = f"scores-{Path(config.data).name or 'data'}-{kind}-seed{config.seed}.npz"
+    return Path("".join(c if c.isalnum() or c in "-_." else "_" for c in name))
+
+
+def _free_scores_file(out: Path) -> Path:
+    """Refuse a place that cannot be written or is taken, before anything is trained."""
+    from leantrain.scoring.scores import check_suffix
+
+    check_suffix(out)
+    folder = out.with_suffix("")
+    for taken in (out, folder / "summary.json", *([folder] if folder.is_file() else [])):
+        if taken.exists():
+            raise LeanError(f"'{taken}' is there already; choose another --out, or remove it.")
+    return out
+
+
+def _write_scores(scores: Scores, images: ImageSet, out: Path | None, as_json: bool) -> None:
+    from leantrain.files import write_text
+    from leantrain.scoring.figures import draw
+    from leantrain.scoring.summary import advice, score_table, summarise
+
+    if out is None:
+        named = TrainConfig(data=scores.made_with["data"], seed=scores.made_with["seed"])
+        out = _free_scores_file(_scores_file(named, scores.kind))
+    folder, summary = out.with_suffix(""), summarise(scores)
+    text = json.dumps(summary, indent=2, allow_nan=False)
+    scores.save(out)
+    draw(scores, folder, images)
+    write_text(folder / "summary.json", text + "\n")
+    if as_json:
+        click.echo(text)
+    else:
+        _console().print(score_table(summary))
+        click.echo(f"cost: {scores.cost:,.0f} examples = {summary['cost_epochs']:.2f} epochs; {scores.seconds:.1f} s")
+    click.echo(f"written to {out}, pictures to {folder}; {advice(scores, out)}", err=True)
+
+
+def _compare_scores(one: Path, other: Path, out: Path | None, as_json: bool) -> None:
+    from leantrain.scoring import compare_scores, load
+
+    compared = compare_scores(load(one), load(other))
+    if out is not None:
+        from leantrain.files import write_text
+        from leantrain.scoring.figures import overlap, write
+
+        write(overlap(compared), out / "overlap.png")
+        write_text(out / "compare.json", json.dumps(compared, indent=2) + "\n")
+        click.echo(f"written to {out}", err=True)
+    if as_json:
+        click.echo(json.dumps(compared, indent=2))
+        return
+    rank = compared["spearman"]
+    click.echo(f"in both: {compared['common']:,} examples; in one only: {compared['only_a']:,}, {compared['only_b']:,}")
+    click.echo(f"Spearman rank correlation: {'none, as one is constant' if rank is None else f'{rank:.4f}'}")
+    for share in (0.1, 0.25, 0.5, 0.75):
+        place = compared["fractions"].index(share)
+        agreed, chance = compared["overlap"][place], compared["chance"][place]
+        click.echo(f"of the lowest {share:.0%} both name {agreed:.1%} (by chance {chance:.1%})")
+
+
 NOT_IN_COMPARE = ("method", "budget", "tensorboard")
 
 
@@ -350,6 +500,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
 
     from leantrain.compare import Comparison, Settings, check_same, expected_total, load_comparison, split_methods
     from leantrain.display import make_table_display
+    from leantrain.methods import parse_method
     from leantrain.signals import Interrupted
     from leantrain.train import Run, load_images, resolve
 
@@ -381,12 +532,15 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     settings = Settings(config, **chosen)
     display = make_table_display()
     comparison = Comparison(settings, out, display)
-    total = expected_total(settings, len(images.train))
+    total = expected_total(settings, len(images.train), images.image_size)
     display.note(
         f"comparing {', '.join(settings.methods)} with sgd on {config.data}: {config.model}, {config.epochs} epochs, "
         f"{settings.seeds} seed{'s' * (settings.seeds > 1)}{', with controls' * settings.controls}; "
         f"at most {total:,.0f} epochs in all"
     )
+    for name in settings.methods:
+        if (wasteful := parse_method(name).warning(config.epochs or 1)) is not None:
+            display.note(f"warning: {wasteful}")
     code = 0
     try:
         comparison.train(jobs)

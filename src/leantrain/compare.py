@@ -471,12 +471,12 @@ def check_same(stored: TrainConfig, now: TrainConfig, given: Sequence[str]) -> N
             )
 
 
-def expected_total(settings: Settings, examples: int) -> float:
+def expected_total(settings: Settings, examples: int, side: int) -> float:
     """About what the whole table costs, in epochs of plain training."""
     total = 0.0
     for entry in settings.entries():
         method = entry.control_of or entry.method
-        total += expected_cost(dataclasses.replace(settings.config, method=method), examples)
+        total += expected_cost(dataclasses.replace(settings.config, method=method), examples, side)
     return total * settings.seeds
 
 

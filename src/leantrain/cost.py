@@ -13,3 +13,8 @@ BACKWARD = 2 / 3
 def training_cost(inputs: float, pixels: float = 1.0) -> float:
     """The cost of a forward and a backward pass over that many inputs of that share of the full size."""
     return inputs * pixels * (FORWARD + BACKWARD)
+
+
+def scoring_cost(inputs: float, pixels: float = 1.0) -> float:
+    """The cost of a forward pass alone, to see a loss before deciding on it."""
+    return inputs * pixels * FORWARD

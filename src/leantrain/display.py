@@ -43,6 +43,13 @@ class Quiet:
     def stop(self) -> None: ...
 
 
+class Notes(Quiet):
+    """Passes notes on and leaves the bars of another display alone."""
+
+    def __init__(self, display: Display) -> None:
+        self.note = display.note  # type: ignore[method-assign]
+
+
 class Lines(Quiet):
     """One line per epoch, for logs."""
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from leantrain.clock import Stopwatch
+from leantrain.cost import scoring_cost
 from leantrain.errors import LeanError
-from leantrain.ledger import COMPOSITE, WHOLE, Ledger, world_size
+from leantrain.frozen import frozen
+from leantrain.ledger import COMPOSITE, SHRUNK, WHOLE, Ledger, world_size
 from leantrain.loader import (
     Batch,
     Key,
@@ -23,13 +29,18 @@ from leantrain.loader import (
     find_keys,
     planned_dataloader,
 )
-from leantrain.methods import Method, Moment, parse_method
+from leantrain.methods import Method, Moment, Seen, parse_method
 from leantrain.mixing import DRAWS, CutMix
-from leantrain.plan import Form, Plan, PlannedBatch
+from leantrain.plan import WHOLE_FORM, Plan, PlannedBatch
 from leantrain.rng import generator, uniform
+from leantrain.scoring.scores import Scores, ids_of
+from leantrain.scoring.scores import load as load_scores
+from leantrain.shrinking import Shrinker
 from leantrain.split import Split
+from leantrain.thinning import gather
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
+Prepare = Callable[[Batch], Batch]
 
 
 def attach(
@@ -45,6 +56,7 @@ def attach(
     collate: Callable[[list[Any]], Any] | None = None,
     inputs: Key | None = None,
     targets: Key | None = None,
+    prepare: Prepare | None = None,
     example: Tensor | None = None,
     split_layer: str | None = None,
 ) -> Lean:
@@ -62,14 +74,20 @@ def attach(
         label_smoothing: for the default criterion; what is recorded stays unsmoothed.
         collate: the data set's own collate function.
         inputs, targets: where an example keeps its input and its label, if not in the usual place.
-        example: a small batch of inputs as the model sees them, to find the split point with; by default the first
-            two examples of the data set. Give it where inputs are transformed after loading.
+        prepare: what happens to a batch between loading and the model, such as moving it and augmenting it on the
+            device; the loader then gives prepared batches. Methods that look at examples before they are trained
+            (Selective-Backprop, AutoAssist, oracle skipping) need it where the loop would do that itself.
+        example: a small batch of inputs as the model sees them, to find the split point or the sizes it takes with; by
+            default the first two examples of the data set. Give it where inputs are transformed after loading.
         split_layer: the layer that makes the last feature map, where a model's split point is not found by itself.
     """
+    method = parse_method(method) if isinstance(method, str) else method
+    if (wasteful := method.warning(epochs)) is not None:
+        warnings.warn(wasteful, stacklevel=2)
     return Lean(
         model,
         dataset,
-        parse_method(method) if isinstance(method, str) else method,
+        method,
         epochs=epochs,
         budget=budget,
         seed=seed,
@@ -77,6 +95,7 @@ def attach(
         label_smoothing=label_smoothing,
         collate=collate,
         keys=(inputs, targets),
+        prepare=prepare,
         example=example,
         split_layer=split_layer,
     )
@@ -101,6 +120,7 @@ class Lean:
         label_smoothing: float = 0.0,
         collate: Callable[[list[Any]], Any] | None = None,
         keys: tuple[Key | None, Key | None] = (None, None),
+        prepare: Prepare | None = None,
         example: Tensor | None = None,
         split_layer: str | None = None,
     ) -> None:
@@ -128,10 +148,15 @@ class Lean:
         """Cost spent so far, in examples of plain training."""
         self.budget = budget
         self._total_cost = None if budget is None else budget * epochs * len(dataset)
+        self._prepare = prepare
         self._state = method.init(self.ledger)
         self._plan: Plan | None = None
         self._done = 0
+        self._leftover: Batch | None = None  # kept of the candidates so far, and not yet trained
+        self._ahead: dict[str, Any] = {}  # what looking at candidates changed in the state, ahead of their training
         self._done_cost = 0.0
+        self._done_examples = 0
+        self._done_steps = 0
         self._span = (0.0, 0.0)  # progress at the start and at the end of the epoch
         self._resumed = False
         self._planned_for = 0  # the batch size that the plan was made for
@@ -142,6 +167,16 @@ class Lean:
         self.clock = Stopwatch()
         self._mixer = method.mixer
         self.split: Split | None = None
+        self._shrinker: Shrinker | None = None
+        if method.thins and ranks > 1:
+            raise LeanError(
+                f"{method} decides inside the epoch what to train on, and {ranks} processes would decide differently; "
+                "train with one, or use random-backprop or infobatch."
+            )
+        if method.wanted is not None and method.wanted.file is not None:
+            self.use_scores(load_scores(Path(method.wanted.file)), reused=True)
+        if method.shrinks:
+            self._shrinker = Shrinker(model, self._example(model) if example is None else example)
         if self._mixer is not None:
             inputs = self._example(model) if example is None else example
             self._check_mixable(inputs)
@@ -175,17 +210,34 @@ class Lean:
         return self._done
 
     @property
+    def epoch_done(self) -> bool:
+        """Whether everything that this epoch trains on has been trained."""
+        return self._plan is not None and self._done >= len(self._plan) and self._leftover is None
+
+    @property
+    def epoch_totals(self) -> dict[str, float]:
+        """What this epoch has really done so far: its steps, its examples and their cost."""
+        return {"steps": self._done_steps, "examples": self._done_examples, "cost": self._done_cost}
+
+    @property
     def progress(self) -> float:
         """0…1, how far the run is; drive the learning rate with it, so that it decays fully whatever is skipped."""
         if self._plan is None:
             return 0.0
         start, end = self._span
-        return start + (end - start) * min(1.0, self._done_cost / self._plan.cost)
+        # What a thinned epoch will cost is not known; how many of its candidates had their turn is.
+        done = self._done_cost / self._plan.cost if self._plan.thinning is None else self._done / len(self._plan)
+        return start + (end - start) * min(1.0, done)
 
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or the budget is spent."""
-        return self._plan is not None and self._span[1] >= 1.0 and self._done >= len(self._plan)
+        return self._span[1] >= 1.0 and self.epoch_done
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the method prunes by scores that it has not been given yet; see `use_scores`."""
+        return self.method.wanted is not None and "scores" not in self._state
 
     @property
     def cost_share(self) -> float:
@@ -198,20 +250,31 @@ class Lean:
         So asking for a loader's length, looking at a first batch or making another loader costs no epoch.
         """
         if self._plan is not None:
-            waiting = self._done_cost == 0 and self._planned_for == batch_size
-            cut = self._resumed and self._done < len(self._plan)
+            waiting = self._done == 0 and self._done_cost == 0 and self._planned_for == batch_size
+            cut = self._resumed and not self.epoch_done
             self._resumed = False
             if waiting or cut:
                 return self._plan
             self.report()  # while the ledger still says what the epoch was
+        if self.needs_scores:
+            raise LeanError(
+                f"{self.method} prunes by scores and has none; make them with leantrain.score or `leantrain score`, "
+                f'and give the file as "{self.method.name}[scores=FILE]", or call lean.use_scores.'
+            )
         self._planned_for = batch_size
         start = self._span[1]
-        moment = Moment(self.epoch + 1, start, self.epochs, batch_size)
+        side = 0 if self._shrinker is None else self._shrinker.side
+        moment = Moment(self.epoch + 1, start, self.epochs, batch_size, side)
         self._agree()
+        unknown = self.method.measures(self._state, self.ledger, moment)
+        if unknown is not None and len(unknown):
+            self._measure(unknown, moment)
         with self.clock.measure("selection", torch.device("cpu")):
             plan, self._state = self.method.plan(
                 self._state, self.ledger, moment, generator(self.seed, "plan", moment.epoch)
             )
+        if self._shrinker is not None:  # before the cost is asked for, which follows from the sizes really shown
+            plan = dataclasses.replace(plan, forms=tuple(self._shrinker.fit(form) for form in plan.forms))
         if self._total_cost is None:
             end = min(1.0, (moment.epoch + 1) / self.epochs)
         else:
@@ -220,8 +283,80 @@ class Lean:
             # Cut, or what would be left is not worth a batch of its own: this epoch is the last one.
             is_last = len(plan) < planned or left - plan.cost < 0.5 * plan.cost / len(plan)
             end = 1.0 if is_last else (self.cost + plan.cost) / self._total_cost
-        self._plan, self._done, self._done_cost, self._span = plan, 0, 0.0, (start, end)
+        self._plan, self._done, self._leftover, self._span = plan, 0, None, (start, end)
+        self._done_cost, self._done_examples, self._done_steps = 0.0, 0, 0
         return plan
+
+    def use_scores(self, scores: Scores, *, reused: bool = False) -> None:
+        """Give the method the scores it prunes by, before the first epoch.
+
+        Args:
+            scores: of this very data set, told by its examples' ids; made by `leantrain.score` or read from a file.
+            reused: they were paid for elsewhere; their cost is told, but not counted in this run.
+        """
+        if self.method.wanted is None:
+            raise LeanError(f"{self.method} prunes by no scores; el2n, grand, diet-sb and diet-random do.")
+        if self._total_cost is not None and not reused and scores.cost >= self._total_cost:
+            raise LeanError(
+                f"making the scores cost {scores.cost:,.0f} examples, and the budget of {self.budget} is "
+                f"{self._total_cost:,.0f}; raise the budget or re-use scores with scores=FILE."
+            )
+        rows = scores.rows(ids_of(self._dataset.source))
+        self._state = {
+            **self._state,
+            **self.method.discard(self.ledger, scores.values[rows], scores.targets[rows]),
+            "scores": {"cost": scores.cost, "seconds": scores.seconds, "reused": reused},
+        }
+        self.cost += 0.0 if reused else scores.cost
+
+    def _measure(self, index: Tensor, moment: Moment) -> None:
+        """Look at the losses of examples without training on them, as the coming epoch would show them."""
+        with self.clock.measure("measuring", self._device(self.model)):
+            ranks = self._dataset.ranks
+            mine = index.tensor_split(ranks)[self._dataset.rank]
+            for part in torch.split(mine, moment.batch_size) if len(mine) else ():
+                # Each rank asks for its own part, so what is planned for all of them repeats it.
+                planned = PlannedBatch(0, moment.epoch, part.long().repeat(ranks).cpu(), None, WHOLE_FORM)
+                batch = self.prepared(self._dataset[planned]).to(self._device(self.model))
+                losses, correct = self._look(batch)
+                self.ledger.observe(batch.index, losses, correct)
+        self._agree()
+
+    @torch.no_grad()
+    def _look(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The clean losses of a batch, and which are correct, from a model that stays as it is."""
+        with frozen(self.model):
+            logits = self._forward(batch.inputs).float()
+        return F.cross_entropy(logits, batch.targets, reduction="none"), logits.argmax(1) == batch.targets
+
+    def prepared(self, batch: Batch) -> Batch:
+        """The batch as the model is to see it."""
+        return batch if self._prepare is None else self._prepare(batch)
+
+    def thinned(self, candidates: Iterator[Batch], batch_size: int) -> Iterator[Batch]:
+        """Full batches of what the method keeps of these candidates."""
+        spent, changed = yield from gather(candidates, self._keep, batch_size, self._leftover)
+        if not self.epoch_done:  # nothing was kept after the last batch, if there was one
+            self._done, self._leftover = len(self.plan), None
+            self.cost += spent
+            self._done_cost += spent
+            self._state = {**self._state, **changed}
+
+    def _keep(self, batch: Batch) -> tuple[Batch, float, dict[str, Any]]:
+        batch = batch.to(self._device(self.model))
+        cost, losses = 0.0, None
+        with self.clock.measure("scoring", batch.index.device):
+            thinning = self.plan.thinning
+            if thinning is not None and thinning.scored:
+                cost = scoring_cost(len(batch), batch.form.pixels)
+                losses, correct = self._look(batch)
+                self.ledger.observe(batch.index, losses, correct)
+            draws = uniform(self.seed, batch.epoch, batch.index, 1, "thin").squeeze(1)
+            seen = Seen(batch.inputs, batch.targets, losses)
+            mask, changed = self.method.thin({**self._state, **self._ahead}, seen, draws)
+            kept = batch.take(mask.nonzero().squeeze(1))  # how many are kept decides what follows: the host must know
+        self._ahead = {**self._ahead, **changed}
+        return kept, cost, changed
 
     def report(self) -> dict[str, Any]:
         """What the epoch that just ended says: mean loss and accuracy of its examples, and the method's own words.
@@ -267,12 +402,21 @@ class Lean:
                 "use each batch in the epoch whose loader gave it."
             )
         targets = batch.targets
+        if batch.form.scale < 1.0:
+            if self._shrinker is None:
+                raise LeanError(f"the plan shrinks examples, but {self.method} does not declare that it shrinks.")
+            with self.clock.measure("shrinking", batch.inputs.device):
+                batch = batch.with_inputs(self._shrinker.shrink(batch.inputs, batch.form.scale))
         logits, shares = self._answer(batch)
         if not batch.padding:
-            form = COMPOSITE if batch.form.constituents > 1 else WHOLE
+            form = WHOLE if batch.form == WHOLE_FORM else SHRUNK if batch.form.constituents == 1 else COMPOSITE
             clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
             self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, form, batch.epoch)
         self._count(batch)
+        if self.method.learns and not batch.padding:
+            with self.clock.measure("learning", targets.device):
+                seen = Seen(batch.inputs, targets, clean, logits.shape[1])
+                self._state = {**self._state, **self.method.learn(self._state, seen)}
         losses = self._criterion(logits, targets)
         for weight in (shares, batch.weight):
             if weight is not None:
@@ -323,10 +467,19 @@ class Lean:
     def _count(self, batch: Batch) -> None:
         self.cost += batch.cost
         self._done_cost += batch.cost
-        if batch.last:
-            self._done = batch.position + 1
+        if not batch.last:
+            return
+        self._done = batch.position + 1
+        if batch.after is None:
             start, stop = self.plan.offsets[batch.position : batch.position + 2].tolist()
-            self.examples += stop - start  # on all ranks, like the cost
+            examples = stop - start  # on all ranks, like the cost
+        else:
+            examples = round(batch.total)
+            self._leftover = batch.after.leftover
+            self._state = {**self._state, **batch.after.state}
+        self.examples += examples
+        self._done_examples += examples
+        self._done_steps += 1
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
@@ -346,6 +499,9 @@ class Lean:
             "plan": None if self._plan is None else self._plan.state_dict(),
             "done": self._done,
             "done_cost": self._done_cost,
+            "done_examples": self._done_examples,
+            "done_steps": self._done_steps,
+            "leftover": None if self._leftover is None else self._leftover.state_dict(),
             "span": list(self._span),
             "cost": self.cost,
             "examples": self.examples,
@@ -363,6 +519,9 @@ class Lean:
         self._state = state["state"]
         self._plan = None if state["plan"] is None else Plan.from_state_dict(state["plan"])
         self._done, self._done_cost = state["done"], state["done_cost"]
+        self._done_examples, self._done_steps = state["done_examples"], state["done_steps"]
+        self._leftover = None if state["leftover"] is None else Batch.from_state_dict(state["leftover"])
+        self._ahead = {}
         self._span = (state["span"][0], state["span"][1])
         self.cost, self.examples = state["cost"], state["examples"]
         self._planned_for = state["planned_for"]
@@ -371,8 +530,8 @@ class Lean:
 
     def _example(self, model: nn.Module) -> Any:
         """Two inputs as the model sees them."""
-        planned = PlannedBatch(0, 0, torch.arange(min(2, len(self.ledger))), None, Form())
-        inputs = self._dataset[planned].inputs
+        planned = PlannedBatch(0, 0, torch.arange(min(2, len(self.ledger))), None, WHOLE_FORM)
+        inputs = self.prepared(self._dataset[planned]).inputs
         return inputs.to(self._device(model)) if isinstance(inputs, Tensor) else inputs
 
     def _check_mixable(self, inputs: Any) -> None:
@@ -412,6 +571,8 @@ class PlannedLoader:
     def __init__(self, lean: Lean, dataset: PlannedDataset, batch_size: int, options: dict[str, Any]) -> None:
         self.lean = lean
         self.batch_size = batch_size
+        self.waited = 0.0
+        """Seconds spent waiting for data so far."""
         self._sampler = PlanSampler()
         # Of its own, or every `iter()` would draw the workers' seed from torch's global generator, and a resumed run
         # would go on with other numbers than an uninterrupted one.
@@ -422,19 +583,37 @@ class PlannedLoader:
     def __iter__(self) -> Iterator[Batch]:
         self._sampler.plan = self.lean.start_epoch(self.batch_size)
         self._sampler.start = self.lean.position
-        return self._batches(iter(self._dataloader))
+        return self._batches(self._sampler.plan)
 
-    def _batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _batches(self, plan: Plan) -> Iterator[Batch]:
         try:
             self._underway = True
-            yield from batches
+            batches = (self.lean.prepared(batch) for batch in self._loaded())
+            yield from batches if plan.thinning is None else self.lean.thinned(batches, self.batch_size)
         finally:
             self._underway = False
 
+    def _loaded(self) -> Iterator[Batch]:
+        batches = iter(self._dataloader)
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - asked
+            if batch is None:
+                return
+            yield batch
+
     def __len__(self) -> int:
-        """The number of batches of the epoch that runs, or, before it starts, of the one that is next."""
-        running = self._sampler.plan is not None and self.lean.position < len(self._sampler.plan)
+        """The number of batches of the epoch that runs, or, before it starts, of the one that is next.
+
+        Where a method thins inside the epoch, about how many there will be.
+        """
+        running = self._sampler.plan is not None and not self.lean.epoch_done
         # Also after the step on the last batch: the loop may ask there, and maybe on one rank only.
         if running or self._underway or self.lean.finished:
-            return len(self._sampler)
-        return len(self.lean.start_epoch(self.batch_size)) - self.lean.position
+            return self._expected(len(self._sampler))
+        return self._expected(len(self.lean.start_epoch(self.batch_size)) - self.lean.position)
+
+    def _expected(self, batches: int) -> int:
+        thinning = self.lean.plan.thinning
+        return batches if thinning is None else max(1, round(batches * thinning.keep))

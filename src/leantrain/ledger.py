@@ -81,7 +81,19 @@ class Ledger:
         fields["form"][index] = form
         fields["epoch"][index] = epoch
         fields["trained"].index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
+        self._mark_fresh(index)
 
+    @torch.no_grad()
+    def observe(self, index: Tensor, loss: Tensor, correct: Tensor) -> None:
+        """Write losses down that were measured without training on their examples; the rest stays as it was."""
+        if loss.device != self.device:
+            self.to(loss.device)
+        index = index.to(self.device, non_blocking=True)
+        self._fields["loss"][index] = loss.detach().float()
+        self._fields["correct"][index] = correct
+        self._mark_fresh(index)
+
+    def _mark_fresh(self, index: Tensor) -> None:
         if world_size() > 1:
             if self._fresh is None:
                 self._fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)

@@ -41,6 +41,7 @@ class Batch:
         cost: what training on it costs, on all ranks together.
         padding: whether it only keeps this rank in step with others that have examples; it neither trains nor records.
         last: whether the optimiser steps after it; False for all `chunks` but the last.
+        after: for a batch gathered from candidates, where the epoch stands once it is trained.
         keys: where in `data` the inputs and the targets are.
     """
 
@@ -54,7 +55,12 @@ class Batch:
     cost: float
     last: bool = True
     padding: bool = False
+    after: After | None = None
     keys: tuple[Key, Key] = (0, 1)
+
+    def __len__(self) -> int:
+        """How many examples it shows."""
+        return len(self.index)
 
     @property
     def inputs(self) -> Any:
@@ -96,13 +102,50 @@ class Batch:
         for number, part in enumerate(whole.tensor_split(count, dim=1)):
             empty = part.numel() == 0
             rows = (whole[:, :1] if empty else part).reshape(-1)  # the first input keeps this rank in step
-            taken = self._map(functools.partial(torch.index_select, dim=0, index=rows))
+            taken = self.take(rows)
             last = self.last and number == count - 1
             yield dataclasses.replace(taken, cost=self.cost / count, last=last, padding=self.padding or empty)
+
+    def take(self, rows: Tensor) -> Batch:
+        """The batch with these of its examples only."""
+        return self._map(functools.partial(torch.index_select, dim=0, index=rows))
+
+    def joined(self, other: Batch) -> Batch:
+        """This batch with the examples of another one behind its own."""
+        weight = None
+        if self.weight is not None and other.weight is not None:
+            weight = torch.cat([self.weight, other.weight])
+        data = _joined(self.data, other.data)
+        return dataclasses.replace(self, data=data, index=torch.cat([self.index, other.index]), weight=weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its contents as tensors and plain values, for a checkpoint that keeps examples waiting for their batch."""
+        return {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "after"},
+            "form": list(self.form),
+            "keys": list(self.keys),
+        }
+
+    @staticmethod
+    def from_state_dict(state: dict[str, Any]) -> Batch:
+        return Batch(**{**state, "form": Form(*state["form"]), "keys": tuple(state["keys"])})
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         weight = None if self.weight is None else function(self.weight)
         return dataclasses.replace(self, data=_tree(self.data, function), index=function(self.index), weight=weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class After:
+    """What holds once a batch gathered from candidates has been trained.
+
+    Attributes:
+        leftover: examples that were kept and wait for the next batch.
+        state: what the method knows from having looked at the candidates so far.
+    """
+
+    leftover: Batch | None
+    state: dict[str, Any]
 
 
 class BatchSource(Protocol):
@@ -273,6 +316,17 @@ def _tree(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(data, tuple | list):
         return _sequence_like(data, [_tree(value, function) for value in data])
     return data
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two nested collate results as one, every tensor's rows behind the other's."""
+    if isinstance(first, Tensor):
+        return torch.cat([first, second])
+    if isinstance(first, Mapping):
+        return {key: _joined(value, second[key]) for key, value in first.items()}
+    if isinstance(first, tuple | list):
+        return _sequence_like(first, [_joined(a, b) for a, b in zip(first, second, strict=True)])
+    return first
 
 
 def _replaced(data: Any, key: Key, value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from leantrain.cost import training_cost
+from leantrain.cost import scoring_cost, training_cost
 
 
 class Form(NamedTuple):
@@ -35,6 +35,18 @@ class Form(NamedTuple):
 
 
 WHOLE_FORM = Form()
+
+
+class Thinning(NamedTuple):
+    """That the examples of a plan are candidates, of which the method trains on some when their turn comes.
+
+    Attributes:
+        keep: the share of them that is expected to be kept; what is really kept shows in the run's cost.
+        scored: whether the model looks at every candidate first, which costs a forward pass.
+    """
+
+    keep: float
+    scored: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +97,7 @@ class Plan:
         form_of: int64, which of `forms` batch b has.
         forms: the forms that occur.
         weight: float32 beside `order`, or None where every example counts once.
+        thinning: set where the examples are candidates only; the plan's cost is then the one expected.
     """
 
     epoch: int
@@ -93,6 +106,7 @@ class Plan:
     form_of: Tensor
     forms: tuple[Form, ...] = (WHOLE_FORM,)
     weight: Tensor | None = None
+    thinning: Thinning | None = None
 
     def __len__(self) -> int:
         return len(self.form_of)
@@ -114,7 +128,10 @@ class Plan:
         """float64, the cost of every batch."""
         constituents = torch.tensor([f.constituents for f in self.forms], dtype=torch.float64)[self.form_of]
         pixels = torch.tensor([f.pixels for f in self.forms], dtype=torch.float64)[self.form_of]
-        return self.offsets.diff() / constituents * pixels * training_cost(1)
+        each = training_cost(1)
+        if self.thinning is not None:
+            each = self.thinning.keep * each + (scoring_cost(1) if self.thinning.scored else 0.0)
+        return self.offsets.diff() / constituents * pixels * each
 
     @functools.cached_property
     def cost(self) -> float:
@@ -144,11 +161,14 @@ class Plan:
             "form_of": self.form_of,
             "forms": [list(form) for form in self.forms],
             "weight": self.weight,
+            "thinning": None if self.thinning is None else list(self.thinning),
         }
 
     @staticmethod
     def from_state_dict(state: dict[str, Any]) -> Plan:
-        return Plan(**{**state, "forms": tuple(Form(int(k), float(s)) for k, s in state["forms"])})
+        forms = tuple(Form(int(k), float(s)) for k, s in state["forms"])
+        thinning = None if state["thinning"] is None else Thinning(*state["thinning"])
+        return Plan(**{**state, "forms": forms, "thinning": thinning})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +219,7 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
 
 def whole_plan(epoch: int, index: Tensor, batch_size: int, rng: torch.Generator, weight: Tensor | None = None) -> Plan:
     """A plan that trains on each of these examples once, whole."""
-    return make_plan(epoch, [Groups(index, WHOLE_FORM, weight)], batch_size, rng)
+    return make_plan(epoch, [Groups(index, weight=weight)], batch_size, rng)
 
 
 def _near_equal(inputs: int, batch_size: int) -> Tensor:

@@ -645,6 +645,12 @@ def _checked(model: nn.Module, example: Tensor) -> nn.Module:
         model = inside
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself, out of whatever wraps it."""
+    inside = _inside(model)
+    return model if inside is None else unwrapped(inside)
+
+
 def _inside(model: nn.Module) -> nn.Module | None:
     """What a wrapper wraps; its classes are told by name, so that nothing is imported for their sake."""
     attribute = {

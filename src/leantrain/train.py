@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from leantrain import checkpoint, data, history, machine
 from leantrain.config import TrainConfig, default_workers
 from leantrain.data import Augment, ImageSet
-from leantrain.display import Display, Quiet
+from leantrain.display import Display, Notes, Quiet
 from leantrain.errors import LeanError
 from leantrain.evaluate import Evaluation, evaluate
 from leantrain.files import append_line, remove_leftovers, write_atomically, write_text
 from leantrain.lean import Lean
 from leantrain.ledger import Ledger
 from leantrain.loader import Batch, PlannedDataset, PlanSampler, planned_dataloader
-from leantrain.methods import Moment, parse_method
+from leantrain.methods import Moment, Pruning, parse_method
 from leantrain.models import build, default_model
 from leantrain.plan import Plan
 from leantrain.rng import derive, generator
@@ -125,6 +125,7 @@ class Run:
             budget=config.budget,
             seed=config.seed,
             label_smoothing=config.label_smoothing,
+            prepare=self._prepare,
             example=self._example_inputs(),
         )
         self._loader = self.lean.loader(config.batch_size, **self._loader_options())
@@ -173,6 +174,11 @@ class Run:
         inputs, _ = self.images.train.batch(torch.arange(min(2, len(self.images.train))), -1)
         return self._augment.evaluate(inputs.to(self.device))
 
+    def _prepare(self, batch: Batch) -> Batch:
+        """Augmented on the device, by draws that depend on the example and the epoch alone."""
+        batch = batch.to(self.device)
+        return batch.with_inputs(self._augment.train(batch.inputs, batch.index, batch.epoch))
+
     def _loader_options(self) -> dict[str, Any]:
         workers = self.config.workers or 0
         persistent = {"persistent_workers": True, "prefetch_factor": 4} if workers else {}
@@ -186,25 +192,25 @@ class Run:
 
     def train_epoch(self) -> dict[str, Any]:
         """Train the next epoch, or the rest of one that was cut, evaluate when due and write the epoch down."""
+        if self.lean.needs_scores:
+            self._make_scores()
         with self._generators:
-            trained = self.lean.epoch >= 0 and self.lean.position >= len(self.lean.plan)
             written = self.rows[-1]["epoch"] if self.rows else -1
-            if not (trained and written < self.lean.epoch):  # else: cut between its last step and its row
+            if not (self.lean.epoch_done and written < self.lean.epoch):  # else: cut between its last step and its row
                 self._train_batches()
             return self._finish_epoch()
 
     def _train_batches(self) -> None:
-        started = time.perf_counter()
+        started, waited = time.perf_counter(), self._loader.waited
         batches = iter(self._loader)
         lean, display = self.lean, self.display
-        display.epoch(lean.epoch, len(lean.plan), lean.position)
+        display.epoch(lean.epoch, len(self._loader) + int(lean.epoch_totals["steps"]), int(lean.epoch_totals["steps"]))
         self._model.train()
-        while lean.position < len(lean.plan):
-            asked = time.perf_counter()
-            batch = next(batches)
-            self._timing["data"] += time.perf_counter() - asked
+        for batch in batches:
+            self._timing["data"] += self._loader.waited - waited
+            waited = self._loader.waited
             self._step(batch)
-            display.step(len(batch.index), lean.progress)
+            display.step(len(batch), lean.progress)
             if self.steps % FINITE_EVERY == 0:
                 self._check_finite()
             every = self.config.checkpoint_every
@@ -215,6 +221,30 @@ class Run:
             self._leave_if_asked()
         self._lap(started)
         self._check_finite()
+
+    def _make_scores(self) -> None:
+        """Train the short ensemble that the method's scores come from; its cost and its time are this run's.
+
+        Beside the run they survive a cut, and can be looked at or re-used by another one.
+        """
+        from leantrain.scoring import load, score_images
+
+        wanted = self.lean.method.wanted
+        assert wanted is not None
+        file = None if self.out is None else self.out / "scores.npz"
+        if file is not None and file.exists():
+            scores = load(file)
+        else:
+            self.display.note(f"scoring: {wanted.models} models of {wanted.epochs} epochs each")
+            notes = Notes(self.display)  # the bars are this run's
+            scores = score_images(
+                self.config, self.images, wanted.kind, models=wanted.models, epochs=wanted.epochs, display=notes
+            )
+            if file is not None:
+                scores.save(file)
+        self.lean.use_scores(scores)
+        self._timing["seconds"] += scores.seconds
+        self._timing["total"] += scores.seconds
 
     def _lap(self, started: float) -> float:
         """Add the time since `started` to the epoch's clock, once the device has done what it was given."""
@@ -230,8 +260,6 @@ class Run:
         rate = self.learning_rate
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        batch = batch.to(self.device)
-        batch = batch.with_inputs(self._augment.train(batch.inputs, batch.index, batch.epoch))
         total = torch.zeros((), device=self.device)
         for part in batch.chunks(config.accumulate):
             loss = self.lean.loss(part)
@@ -285,9 +313,7 @@ class Run:
             "test_loss": evaluated.loss if evaluated else None,
             "test_accuracy": evaluated.accuracy if evaluated else None,
             "lr": self.learning_rate,
-            "steps": len(lean.plan),
-            "examples": lean.plan.examples,
-            "cost": lean.plan.cost,
+            **lean.epoch_totals,
             "total_cost": lean.cost,
             "seconds": timing["seconds"],
             "total_seconds": timing["total"],
@@ -333,6 +359,13 @@ class Run:
         finally:
             self.display.stop()
         return self.write_result()
+
+    def train_only(self, after_epoch: Callable[[], None] = lambda: None) -> None:
+        """Train to the end and neither evaluate nor write: for a model whose only purpose is to score examples."""
+        with self._generators:
+            while not self.lean.finished:
+                self._train_batches()
+                after_epoch()
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -505,16 +538,28 @@ def test_batches(images: ImageSet, config: TrainConfig) -> Iterator[Batch]:
     return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))
 
 
-def expected_cost(config: TrainConfig, length: int) -> float:
-    """What a run costs at most, in epochs of plain training, judged by its first epoch's plan."""
+def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
+    """What a run costs at most, in epochs of plain training, judged by its plans before anything is known.
+
+    Judged on a small set, as shares are the same for any; at moments all over the run, as a method may change with its
+    progress.
+    """
     assert config.epochs is not None
+    method = parse_method(config.method)
+    scoring = method.scoring_epochs() if isinstance(method, Pruning) else 0.0
     if config.budget is not None:
         return config.budget * config.epochs
-    method = parse_method(config.method)
-    ledger = Ledger(length)
-    moment = Moment(0, 0.0, config.epochs, config.batch_size)
-    plan, _ = method.plan(method.init(ledger), ledger, moment, generator(config.seed, "plan", 0))
-    return config.epochs * plan.cost / length
+    small = min(length, 16 * config.batch_size)
+    moments = min(config.epochs, 20)
+    ledger = Ledger(small)
+    state, total = method.init(ledger), 0.0
+    if isinstance(method, Pruning):
+        state |= method.discard(ledger, torch.zeros(small), torch.zeros(small, dtype=torch.int64))
+    for number in range(moments):
+        moment = Moment(number, number / moments, moments, config.batch_size, side)
+        plan, state = method.plan(state, ledger, moment, generator(config.seed, "expected", number))
+        total += plan.cost / small
+    return scoring + config.epochs * total / moments
 
 
 def warm_up(run: Run) -> float:
@@ -538,7 +583,7 @@ def warm_up(run: Run) -> float:
 
 def expected_seconds(run: Run) -> float:
     """About how long the rest of the training takes."""
-    examples = expected_cost(run.config, len(run.images.train)) * len(run.images.train)
+    examples = expected_cost(run.config, len(run.images.train), run.images.image_size) * len(run.images.train)
     return (1.0 - run.lean.progress) * examples * warm_up(run)
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import leantrain
+from leantrain.errors import LeanError
 from leantrain.ledger import WHOLE, Ledger
 from leantrain.methods import METHODS, Moment, parse_method
+from leantrain.methods.pruning import lowest
 from leantrain.plan import Plan
 from leantrain.rng import generator
+from leantrain.scoring.scores import Scores
 
 
 def plan(text: str, ledger: Ledger, epoch: int = 1, epochs: int = 8, state: dict | None = None) -> Plan:  # type: ignore[type-arg]
@@ -93,3 +101,157 @@ def test_every_method_has_its_card(name: str) -> None:
     text = card.read_text()
     for heading in ("What it does", "When it helps", "What it costs", "Defaults", "Conflicts"):
         assert f"**{heading}.**" in text, heading
+
+
+# -- pruning by scores -------------------------------------------------------------------------------------------------
+
+
+def test_the_lowest_scores_go_and_no_class_vanishes() -> None:
+    scores = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    targets = torch.tensor([0, 1, 2, 0, 1, 0, 0, 1])
+    gone, saved = lowest(scores, targets, 0.5)
+    assert gone.tolist() == [True, True, False, True, False, False, False, False]  # class 2 keeps its only one
+    assert saved == 1
+    gone, saved = lowest(scores, torch.tensor([5, 5, 5, 7, 7, 7, 7, 7]), 0.5)
+    assert gone.nonzero().squeeze(1).tolist() == [0, 1, 3]  # class 5 keeps its highest
+    assert saved == 1
+    gone, _ = lowest(scores, torch.zeros(8, dtype=torch.int64), 0.25, hardest=0.25)
+    assert gone.nonzero().squeeze(1).tolist() == [0, 1, 6, 7]
+    assert not lowest(scores, targets, 0.0)[0].any()
+
+
+def blobs(n: int = 120) -> TensorDataset:
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % 3
+    return TensorDataset(torch.randn(n, 5, generator=rng) + labels.unsqueeze(1), labels)
+
+
+def scores_of(data: TensorDataset, values: torch.Tensor, cost: float = 60.0) -> Scores:
+    ids = tuple(str(i) for i in range(len(data)))
+    return Scores(values, ids, data.tensors[1], ("a", "b", "c"), "el2n", cost, 1.5, {})
+
+
+def train(lean: leantrain.Lean) -> None:
+    optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.1)
+    while not lean.finished:
+        for batch in lean.loader(16):
+            lean.loss(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "looked"),
+    [
+        ("el2n", 4 * 90, 0),
+        ("grand[prune=0.5]", 4 * 60, 0),
+        ("diet-random[keep=0.5]", 4 * 45, 0),
+        ("diet-sb[keep=0.5]", None, 4 * 90 / 3),
+    ],
+)
+def test_only_what_is_left_is_trained_and_everything_is_paid_for(
+    name: str, trained: int | None, looked: float, tmp_path: Path
+) -> None:
+    data = blobs()
+    values = torch.rand(120, generator=torch.Generator().manual_seed(1))
+    scores_of(data, values).save(tmp_path / "scores.npz")
+    inside = name[:-1] + "," if name.endswith("]") else name + "["
+    reused = leantrain.attach(nn.Linear(5, 3), data, f"{inside}scores={tmp_path / 'scores.npz'}]", epochs=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that so short a run does not pay for its scores
+        paid = leantrain.attach(nn.Linear(5, 3), data, name, epochs=4)
+    paid.use_scores(scores_of(data, values))
+    for lean in (reused, paid):
+        train(lean)
+        pruned = lean.ledger["pruned"]
+        assert torch.equal(pruned, values <= values.sort().values[int(pruned.sum()) - 1])
+        assert int(lean.ledger["trained"][pruned].sum()) == 0
+        assert lean.examples == (trained or lean.examples)
+    assert reused.cost == pytest.approx(reused.examples + looked)
+    assert paid.cost == pytest.approx(60 + paid.examples + looked)
+
+
+def test_the_first_report_says_what_the_scores_cost_and_who_paid(tmp_path: Path) -> None:
+    data = blobs()
+    scores_of(data, torch.rand(120), cost=240.0).save(tmp_path / "s.npz")
+    lean = leantrain.attach(nn.Linear(5, 3), data, f"el2n[scores={tmp_path / 's.npz'}]", epochs=2)
+    for batch in lean.loader(16):
+        lean.loss(batch)
+    assert "30 of 120 examples pruned" in lean.report()["note"]
+    assert "cost 2.0 epochs, paid elsewhere" in lean.report()["note"]
+
+
+def test_scores_are_found_by_id_and_missing_ones_are_told(tmp_path: Path) -> None:
+    data = blobs(6)
+    shuffled = Scores(torch.tensor([5.0, 0, 1, 2, 3, 4]), ("5", "0", "1", "2", "3", "4"),
+                      data.tensors[1][[5, 0, 1, 2, 3, 4]], ("a", "b", "c"), "el2n", 0.0, 0.0, {})  # fmt: skip
+    shuffled.save(tmp_path / "s.npz")
+    lean = leantrain.attach(nn.Linear(5, 3), data, f"el2n[prune=0.5,scores={tmp_path / 's.npz'}]", epochs=1)
+    assert lean.ledger["pruned"].nonzero().squeeze(1).tolist() == [0, 1, 2]
+    with pytest.raises(LeanError, match="3 of 9 examples have no score"):
+        leantrain.attach(nn.Linear(5, 3), blobs(9), f"el2n[scores={tmp_path / 's.npz'}]", epochs=1)
+
+
+def test_a_method_without_its_scores_says_how_to_make_them() -> None:
+    with pytest.warns(UserWarning, match=r"3 × \(2 \+ 0\.33\) = 7\.0 epochs and pruning saves 2 × 0\.25 = 0\.5"):
+        lean = leantrain.attach(nn.Linear(5, 3), blobs(), "el2n", epochs=2)
+    with pytest.raises(LeanError, match=r"leantrain score.*el2n\[scores=FILE\]"):
+        next(iter(lean.loader(8)))
+    with pytest.raises(LeanError, match="prunes by no scores"):
+        leantrain.attach(nn.Linear(5, 3), blobs(), epochs=2).use_scores(scores_of(blobs(), torch.rand(120)))
+
+
+def test_a_budget_that_the_scores_use_up_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lean = leantrain.attach(nn.Linear(5, 3), blobs(), "el2n", epochs=4, budget=0.1)
+    with pytest.raises(LeanError, match="raise the budget or re-use"):
+        lean.use_scores(scores_of(blobs(), torch.rand(120)))
+
+
+# -- oracle skipping ---------------------------------------------------------------------------------------------------
+
+
+def test_oracle_skips_what_lies_below_the_mean_loss_of_the_correct() -> None:
+    ledger = Ledger(6)
+    losses = torch.tensor([0.1, 0.3, 0.8, 1.2, 2.0, 3.0])
+    ledger.record(torch.arange(6), losses, torch.tensor([1, 1, 1, 0, 0, 0]).bool(), WHOLE, 0)
+    method = parse_method("oracle-skip")
+    made, state = method.plan(method.init(ledger), ledger, Moment(1, 0.2, 5, 4), generator(0))
+    assert sorted(made.order.tolist()) == [2, 3, 4, 5]  # L_corr is 0.4
+    assert state["report"] == {"skipped": pytest.approx(1 / 3), "loss_correct": pytest.approx(0.4)}
+
+
+def test_oracle_measures_the_skipped_anew_and_counts_nothing_for_it() -> None:
+    lean = leantrain.attach(nn.Linear(5, 3), blobs(), "oracle-skip", epochs=5)
+    optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.05)
+    skipped = []
+    for epoch in range(5):
+        known = lean.ledger["loss"].clone()
+        loader = iter(lean.loader(16))
+        first = next(loader)
+        if epoch:  # measured with the model as it is now, before the epoch's first step
+            before = lean.method.measures({}, lean.ledger, Moment(epoch, 0, 5, 16))
+            assert before is not None
+            exact = F.cross_entropy(lean.model(blobs().tensors[0]), blobs().tensors[1], reduction="none")
+            torch.testing.assert_close(lean.ledger["loss"][before], exact[before])
+            if len(before):
+                assert not torch.equal(lean.ledger["loss"][before], known[before])
+        for batch in (first, *loader):
+            lean.loss(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        skipped.append(lean.report()["skipped"])
+    assert skipped[0] == 0 and max(skipped) > 0.2
+    assert lean.cost == lean.examples == int(lean.ledger["trained"].sum()) < 600
+
+
+def test_oracle_always_trains_on_something() -> None:
+    ledger = ledger_of([0.1, 0.1, 0.1])
+    made, _ = parse_method("oracle-skip").plan(
+        {"sums": torch.tensor([100.0, 1.0], dtype=torch.float64), "report": {}},
+        ledger,
+        Moment(1, 0.2, 5, 4),
+        generator(0),
+    )
+    assert made.examples == 1

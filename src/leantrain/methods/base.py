@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from torch import Tensor
 
 from leantrain.ledger import Ledger
 from leantrain.mixing import Mixer
@@ -25,12 +26,39 @@ class Moment(NamedTuple):
         progress: 0…1, how far the run is when that epoch starts.
         epochs: how many epochs the run stands for.
         batch_size: inputs per batch.
+        side: pixels along an image's shorter side; known to a method that `shrinks`, else 0.
     """
 
     epoch: int
     progress: float
     epochs: int
     batch_size: int
+    side: int = 0
+
+
+class Seen(NamedTuple):
+    """Examples as the model is shown them, with their losses where these are known.
+
+    Attributes:
+        inputs: as the model gets them.
+        targets: int64 class indices.
+        losses: clean losses, or None before the model has looked.
+        classes: how many classes the model tells apart; 0 before it has answered.
+    """
+
+    inputs: Any
+    targets: Tensor
+    losses: Tensor | None
+    classes: int = 0
+
+
+class Wanted(NamedTuple):
+    """The scores that a method prunes by, and how to make them where none are given."""
+
+    kind: str
+    models: int
+    epochs: int
+    file: str | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +71,12 @@ class Method(ABC):
 
     name: ClassVar[str]
     alias: ClassVar[str | None] = None
+    shrinks: ClassVar[bool] = False
+    """Whether its plans show examples smaller than they are."""
+    thins: ClassVar[bool] = False
+    """Whether its plans may hold candidates, of which `thin` keeps some."""
+    learns: ClassVar[bool] = False
+    """Whether it learns from every batch that was trained."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -55,6 +89,15 @@ class Method(ABC):
         """How the composites in its plans are mixed; None for a method whose plans have none."""
         return None
 
+    @property
+    def wanted(self) -> Wanted | None:
+        """The scores it prunes by before the first epoch; None for a method that needs none."""
+        return None
+
+    def warning(self, epochs: int) -> str | None:
+        """Why these options cannot save anything in a run of so many epochs, with the arithmetic; None if they can."""
+        return None
+
     def init(self, ledger: Ledger) -> State:
         """The state before the first epoch; the place to register ledger fields."""
         return {}
@@ -65,6 +108,28 @@ class Method(ABC):
 
         Of the ledger it may change the fields that `init` registered, and no others.
         """
+
+    def discard(self, ledger: Ledger, scores: Tensor, targets: Tensor) -> State:
+        """Take the examples out that the scores say, and give the entries of the state that this adds."""
+        raise NotImplementedError(f"{self} wants scores but has no discard()")
+
+    def measures(self, state: State, ledger: Ledger, moment: Moment) -> Tensor | None:
+        """Examples whose losses the method must know before it plans, though they were not trained on."""
+        return None
+
+    def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
+        """Which candidates of a batch to train on, as a mask, and the entries of the state that this changes.
+
+        Args:
+            state: as it is now.
+            seen: the candidates; with losses where the plan has them scored.
+            draws: a number in [0, 1) for each of them.
+        """
+        raise NotImplementedError(f"{self} plans candidates but has no thin()")
+
+    def learn(self, state: State, seen: Seen) -> State:
+        """The entries of the state that change after a batch was trained; called where `learns` is set."""
+        return {}
 
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
         """What the method adds to an epoch's metrics; called once at the epoch's end."""

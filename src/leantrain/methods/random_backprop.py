@@ -9,6 +9,7 @@ import torch
 
 from leantrain.ledger import Ledger
 from leantrain.methods.base import Method, Moment, State
+from leantrain.methods.pruning import available
 from leantrain.options import option
 from leantrain.plan import Plan, whole_plan
 
@@ -21,6 +22,7 @@ class RandomBackprop(Method):
     keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
 
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        kept = max(1, round(self.keep * len(ledger)))
-        index = torch.randperm(len(ledger), generator=rng, dtype=torch.int32)[:kept]
-        return whole_plan(moment.epoch, index, moment.batch_size, rng), state
+        index = available(ledger)
+        kept = max(1, round(self.keep * len(index)))
+        chosen = index[torch.randperm(len(index), generator=rng, dtype=torch.int32)[:kept]]
+        return whole_plan(moment.epoch, chosen, moment.batch_size, rng), state

@@ -1,0 +1,46 @@
+"""Oracle skipping: what skipping easy examples could save if knowing which are easy cost nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from leantrain.ledger import Ledger
+from leantrain.methods.base import Method, Moment, State
+from leantrain.plan import Plan, whole_plan
+
+
+@dataclass(frozen=True)
+class OracleSkip(Method):
+    """Skip in the next epoch what has a loss below L_corr; losses of the skipped are measured and not paid for."""
+
+    name: ClassVar[str] = "oracle-skip"
+
+    def init(self, ledger: Ledger) -> State:
+        return {"sums": torch.zeros(2, dtype=torch.float64), "report": {}}  # of correct examples: losses, count
+
+    def measures(self, state: State, ledger: Ledger, moment: Moment) -> Tensor | None:
+        if moment.epoch == 0:
+            return None
+        return (~ledger.seen_in(moment.epoch - 1)).nonzero().squeeze(1).cpu()
+
+    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
+        loss = ledger["loss"].cpu()
+        sums, threshold = state["sums"], float("nan")
+        if moment.epoch > 0:
+            right = (ledger["correct"] & ledger["loss"].isfinite()).cpu()
+            sums = sums + torch.stack([loss[right].sum(dtype=torch.float64), right.sum(dtype=torch.float64)])
+            threshold = float(sums[0] / sums[1]) if sums[1] > 0 else float("nan")
+        hard = ~(loss < threshold)  # everything, before there is a threshold
+        if not bool(hard.any()):  # an epoch needs something to train on
+            hard[loss.argmax()] = True
+        index = hard.nonzero().squeeze(1).int()
+        report = {"skipped": 1 - len(index) / len(loss), "loss_correct": None if sums[1] == 0 else threshold}
+        plan = whole_plan(moment.epoch, index, moment.batch_size, rng)
+        return plan, {"sums": sums, "report": report}
+
+    def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
+        return dict(state["report"])

@@ -1,0 +1,115 @@
+"""Pruning by scores, which EL2N, GraNd and the Diet methods share: the lowest scores leave before the first epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from leantrain.cost import FORWARD
+from leantrain.errors import LeanError
+from leantrain.ledger import Ledger
+from leantrain.methods.base import Method, State, Wanted
+from leantrain.options import option
+from leantrain.plan import Plan
+
+PRUNED = "pruned"
+"""The ledger field that says which examples are never trained on."""
+
+
+def available(ledger: Ledger) -> Tensor:
+    """The examples that may be trained on: all of them, less those that were pruned."""
+    if PRUNED not in ledger:
+        return torch.arange(len(ledger), dtype=torch.int32)
+    return (~ledger[PRUNED]).cpu().nonzero().squeeze(1).int()
+
+
+def lowest(scores: Tensor, targets: Tensor, prune: float, hardest: float = 0.0) -> tuple[Tensor, int]:
+    """Which examples go, as a mask: the lowest scores of the whole set, among equals the first.
+
+    No class vanishes: of a class that would lose every example, the one with the highest score stays.
+
+    Args:
+        scores: one per example.
+        targets: their classes.
+        prune: share of all examples that goes.
+        hardest: share of all examples, those with the highest scores, that goes as well.
+
+    Returns:
+        The mask, and of how many classes a single example was saved.
+    """
+    order = scores.argsort(stable=True)
+    gone = torch.zeros(len(scores), dtype=torch.bool)
+    gone[order[: round(prune * len(order))]] = True
+    gone[order[len(order) - round(hardest * len(order)) :]] = True
+    there = torch.bincount(targets)
+    lost = (there > 0) & (torch.bincount(targets[~gone], minlength=len(there)) == 0)
+    for label in lost.nonzero().squeeze(1).tolist():
+        members = (targets == label).nonzero().squeeze(1)
+        gone[members[scores[members].argmax()]] = False
+    return gone, int(lost.sum())
+
+
+@dataclass(frozen=True)
+class Pruning(Method):
+    """Prune the lowest scores before training."""
+
+    kind: ClassVar[str] = "el2n"
+    pass_cost: ClassVar[float] = FORWARD
+    """What asking one model about one example costs."""
+
+    prune: float = option(
+        0.25, "share of the whole set pruned before training, the lowest scores first; the poster: 0.25", low=0, below=1
+    )
+    hardest: float = option(0.0, "share pruned at the other end, where wrong labels gather", low=0, below=1)
+    scores: str | None = option(None, "file of scores to re-use, made by `leantrain score`; of any kind")
+    models: int = option(3, "models trained to make the scores, where no file is given; the paper: 10", low=1)
+    score_epochs: int = option(2, "epochs that each of them is trained for", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prune + self.hardest >= 1:
+            raise LeanError(f"prune={self.prune} and hardest={self.hardest} leave nothing; their sum must be below 1.")
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.kind, self.models, self.score_epochs, self.scores)
+
+    def scoring_epochs(self) -> float:
+        """What making the scores costs, in epochs of plain training; nothing where a file has them."""
+        return 0.0 if self.scores is not None else self.models * (self.score_epochs + self.pass_cost)
+
+    def warning(self, epochs: int) -> str | None:
+        share, making = 1.0 - self.prune - self.hardest, self.scoring_epochs()
+        if making <= (1.0 - share) * epochs:
+            return super().warning(epochs)
+        return (
+            f"{self} cannot save anything in {epochs} epochs: making the scores costs {self.models} × "
+            f"({self.score_epochs} + {self.pass_cost:.2f}) = {making:.1f} epochs and pruning saves {epochs} × "
+            f"{1 - share:.2f} = {(1 - share) * epochs:.1f}; train longer, make fewer, or re-use them with scores=FILE."
+        )
+
+    def init(self, ledger: Ledger) -> State:
+        ledger.register(PRUNED, torch.bool, False)
+        return super().init(ledger)
+
+    def discard(self, ledger: Ledger, scores: Tensor, targets: Tensor) -> State:
+        gone, saved = lowest(scores, targets, self.prune, self.hardest)
+        ledger[PRUNED].copy_(gone)
+        return {"saved_classes": saved}
+
+    def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
+        pruned = int(ledger[PRUNED].sum())
+        told: dict[str, Any] = {"pruned": pruned / len(ledger), **super().report(state, ledger, plan)}
+        if plan.epoch == 0:
+            paid = state["scores"]
+            told["ensemble_cost"], told["ensemble_seconds"] = paid["cost"], paid["seconds"]
+            told["note"] = (
+                f"{pruned:,} of {len(ledger):,} examples pruned; making the scores cost "
+                f"{paid['cost'] / len(ledger):.1f} epochs, "
+                + ("paid elsewhere and not counted here." if paid["reused"] else "counted in this run.")
+                + (f" {state['saved_classes']} classes keep a single example." if state["saved_classes"] else "")
+            )
+        return told

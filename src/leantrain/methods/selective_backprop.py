@@ -1,0 +1,82 @@
+"""Selective-Backprop: look at every example's loss, and train on the high ones more often than on the low ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from leantrain.cost import FORWARD
+from leantrain.errors import LeanError
+from leantrain.ledger import Ledger
+from leantrain.methods.base import Method, Moment, Seen, State
+from leantrain.methods.pruning import available
+from leantrain.options import option
+from leantrain.plan import Plan, Thinning, whole_plan
+
+
+@dataclass(frozen=True)
+class SelectiveBackprop(Method):
+    """Forward every example, keep it with probability CDF(loss)^beta among recent losses, train on the kept."""
+
+    name: ClassVar[str] = "selective-backprop"
+    thins: ClassVar[bool] = True
+
+    keep: float | None = option(
+        None, "share of the examples trained on, by choice of beta; 0.5 if not given", above=0, high=1
+    )
+    beta: float | None = option(None, "selectivity, instead of keep: keep is 1 / (1 + beta)", low=0)
+    history: int = option(1024, "recent losses that make the distribution; the paper's code: 1024", low=1)
+    stale: int = option(0, "epochs that re-use the losses of the one before them, saving the forward passes", low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep is not None and self.beta is not None:
+            raise LeanError(f"keep={self.keep} and beta={self.beta} say the same thing; give one of them.")
+
+    @property
+    def exponent(self) -> float:
+        if self.beta is not None:
+            return self.beta
+        return 1.0 / (0.5 if self.keep is None else self.keep) - 1.0
+
+    @property
+    def kept(self) -> float:
+        """The share that is kept of uniformly spread ranks: the mean of u^beta."""
+        return 1.0 / (1.0 + self.exponent)
+
+    def warning(self, epochs: int) -> str | None:
+        looks = FORWARD / (1 + self.stale)
+        if looks + self.kept <= 1.001:  # 0.6667 stands for two thirds
+            return super().warning(epochs)
+        return (
+            f"{self} cannot save anything: looking at every example costs {looks:.2f} of training on it and a share of "
+            f"{self.kept:.2f} is trained on, together {looks + self.kept:.2f}; keep must be below {1 - looks:.2f}."
+        )
+
+    def init(self, ledger: Ledger) -> State:
+        return {**super().init(ledger), "losses": torch.empty(0)}
+
+    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
+        index = available(ledger)
+        if moment.epoch % (1 + self.stale) == 0:
+            plan = whole_plan(moment.epoch, index, moment.batch_size, rng)
+            return replace(plan, thinning=Thinning(self.kept, scored=True)), state
+        # All losses are known from the epoch before, so the choice is made here, and nothing is forwarded for it.
+        losses = ledger["loss"].cpu()[index.long()]
+        chance = self._chance(losses, losses)
+        chosen = torch.rand(len(index), generator=rng) < chance
+        chosen[losses.argmax()] = True  # never none
+        return whole_plan(moment.epoch, index[chosen], moment.batch_size, rng), state
+
+    def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
+        assert seen.losses is not None
+        losses = torch.cat([state["losses"].to(seen.losses.device), seen.losses])[-self.history :]
+        return draws < self._chance(seen.losses, losses), {"losses": losses}
+
+    def _chance(self, losses: Tensor, among: Tensor) -> Tensor:
+        """CDF(loss)^beta: the share of recent losses that are no higher, made selective."""
+        rank = torch.searchsorted(among.sort().values, losses, right=True)
+        return (rank / len(among)) ** self.exponent

@@ -1,0 +1,57 @@
+"""Thinning: full batches gathered from what a method keeps of an epoch's candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import torch
+
+from leantrain.cost import training_cost
+from leantrain.loader import After, Batch
+
+Keep = Callable[[Batch], tuple[Batch, float, dict[str, Any]]]
+"""Of a batch of candidates: those kept, what looking at them cost, and what of the method's state that changed."""
+
+
+def gather(
+    candidates: Iterator[Batch], keep: Keep, batch_size: int, waiting: Batch | None
+) -> Generator[Batch, None, tuple[float, dict[str, Any]]]:
+    """Batches of `batch_size` kept examples, in the order in which they were kept.
+
+    Half a batch is always held back, so that what is left at the end makes one batch or two of at least half the size:
+    none so small that BatchNorm's statistics would suffer, and none of the kept is lost.
+
+    Args:
+        candidates: the epoch's batches of candidates, or those that are left of it after a resume.
+        keep: chooses among them.
+        batch_size: how many examples to train on at once.
+        waiting: kept before a resume and not yet trained.
+
+    Returns:
+        What looking cost since the last batch, and the state changed since: nothing but where nothing was kept.
+    """
+    spent, state = 0.0, dict[str, Any]()
+
+    def cut(count: int) -> Batch:
+        """The first of those waiting as a batch; the others go on waiting."""
+        nonlocal waiting, spent
+        assert waiting is not None
+        rows = torch.arange(len(waiting), device=waiting.index.device)
+        batch, waiting = waiting.take(rows[:count]), waiting.take(rows[count:]) if count < len(rows) else None
+        cost, spent = training_cost(count, batch.form.pixels) + spent, 0.0
+        return dataclasses.replace(batch, total=float(count), cost=cost, after=After(waiting, dict(state)))
+
+    for candidate in candidates:
+        kept, cost, changed = keep(candidate)
+        spent += cost
+        state.update(changed)
+        waiting = dataclasses.replace(waiting.joined(kept) if waiting else kept, position=candidate.position)
+        if len(waiting) >= batch_size + batch_size // 2:
+            yield cut(batch_size)
+    if waiting and len(waiting) > batch_size:
+        yield cut((len(waiting) + 1) // 2)
+    if waiting:
+        yield cut(len(waiting))
+    return spent, state

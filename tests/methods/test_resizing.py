@@ -1,0 +1,133 @@
+"""Methods that show examples smaller: the size at each moment, what it costs, and what the model is given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import leantrain
+from leantrain.errors import LeanError
+from leantrain.ledger import SHRUNK, WHOLE, Ledger
+from leantrain.methods import Moment, parse_method
+from leantrain.models import build
+from leantrain.rng import generator
+from leantrain.shrinking import Shrinker
+
+
+def images(n: int = 24, side: int = 32, width: int | None = None) -> TensorDataset:
+    rng = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(n, 3, side, width or side, generator=rng), torch.arange(n) % 4)
+
+
+def sizes_shown(lean: leantrain.Lean, epochs: int, batch_size: int = 12) -> list[tuple[int, ...]]:
+    """Train, and say the size of every epoch's inputs as the model got them."""
+    shown: list[list[tuple[int, ...]]] = []
+
+    def note(model: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if model.training:  # and not a size that is tried
+            shown[-1].append(tuple(given[0].shape[-2:]))
+
+    hook = lean.model.register_forward_pre_hook(note)
+    loader = lean.loader(batch_size)
+    optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.01)
+    for _ in range(epochs):
+        shown.append([])
+        for batch in loader:
+            lean.loss(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    hook.remove()
+    assert all(len(set(epoch)) == 1 for epoch in shown)
+    return [epoch[0] for epoch in shown]
+
+
+def resnet8() -> nn.Module:
+    return build("resnet8", classes=4, channels=3, image_size=32, width=4)
+
+
+def test_size_grows_with_the_progress_and_the_last_part_is_whole() -> None:
+    lean = leantrain.attach(resnet8(), images(), "progressive-resizing", epochs=10)
+    assert sizes_shown(lean, 10) == [(16, 16)] * 4 + [(24, 24)] * 4 + [(32, 32)] * 2
+    assert lean.cost == pytest.approx(24 * (4 * 0.25 + 4 * 0.5625 + 2))
+    assert lean.progress == 1.0
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 5, 16])
+def test_the_last_epoch_is_whole_however_few_there_are(epochs: int) -> None:
+    method, ledger = parse_method("progressive-resizing"), Ledger(8)
+    for epoch in range(epochs):
+        plan, _ = method.plan({}, ledger, Moment(epoch, epoch / epochs, epochs, 4, 32), generator(0, epoch))
+        expected = (
+            1.0 if epoch == epochs - 1 else 0.5 if epoch / epochs < 0.4 else 0.75 if epoch / epochs < 0.8 else 1.0
+        )
+        assert plan.forms[0].scale == expected
+
+
+def test_input_scaling_shows_one_size_throughout() -> None:
+    lean = leantrain.attach(resnet8(), images(), "input-scaling[size=22]", epochs=2)
+    assert sizes_shown(lean, 2) == [(22, 22)] * 2
+    assert lean.cost == pytest.approx(2 * 24 * (22 / 32) ** 2)
+    by_default = leantrain.attach(resnet8(), images(), "input-scaling", epochs=1)
+    assert sizes_shown(by_default, 1) == [(23, 23)]  # 32 over 1.4
+
+
+def test_sizes_are_those_that_the_model_takes() -> None:
+    vit = build("vit_tiny_patch16_224", classes=4, channels=3, image_size=32)  # patches of 4 at this size
+    lean = leantrain.attach(vit, images(), "input-scaling[size=22]", epochs=1)
+    step = Shrinker(vit, torch.zeros(1, 3, 32, 32))._step
+    assert step > 1
+    (size,) = sizes_shown(lean, 1)
+    assert size[0] % step == 0 and abs(size[0] - 22) <= step / 2
+    assert lean.cost == pytest.approx(24 * (size[0] / 32) ** 2)  # counted by what is really shown
+
+
+def test_oblong_images_keep_their_shape() -> None:
+    lean = leantrain.attach(resnet8(), images(side=32, width=48), "input-scaling[size=16]", epochs=1)
+    assert sizes_shown(lean, 1) == [(16, 24)]
+
+
+def test_shrinking_is_antialiased() -> None:
+    stripes = (torch.arange(32) % 2).float().expand(1, 1, 32, 32).clone()  # the finest pattern there is
+    small = Shrinker(nn.Conv2d(1, 1, 3), stripes).shrink(stripes, 0.5)
+    assert small.shape == (1, 1, 16, 16)
+    torch.testing.assert_close(small[..., 1:-1], torch.full((1, 1, 16, 14), 0.5), atol=0.02, rtol=0)
+
+
+def test_the_ledger_says_which_losses_come_from_small_images() -> None:
+    lean = leantrain.attach(resnet8(), images(), "progressive-resizing", epochs=2)
+    sizes_shown(lean, 1)
+    assert lean.ledger["form"].unique().tolist() == [SHRUNK]
+    sizes_shown(lean, 1)
+    assert lean.ledger["form"].unique().tolist() == [WHOLE]
+
+
+def test_what_cannot_be_shrunk_is_refused_at_once() -> None:
+    flat = TensorDataset(torch.randn(8, 6), torch.zeros(8, dtype=torch.int64))
+    with pytest.raises(LeanError, match="only float images"):
+        leantrain.attach(nn.Linear(6, 2), flat, "progressive-resizing", epochs=1)
+
+    class Fixed(nn.Module):
+        image_size = 32
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1)[:, :4]
+
+    with pytest.raises(LeanError, match="takes images of 32 pixels only"):
+        leantrain.attach(Fixed(), images(), "progressive-resizing", epochs=1)
+    lean = leantrain.attach(resnet8(), images(), "input-scaling[size=40]", epochs=1)
+    with pytest.raises(LeanError, match="size is 40, but the images have 32"):
+        lean.start_epoch(8)
+
+
+def test_a_size_too_small_for_the_model_is_told_before_the_epoch() -> None:
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    lean = leantrain.attach(linear, images(), "input-scaling[size=16]", epochs=1)
+    with pytest.raises(LeanError, match="cannot be shown 16×16 pixels"):
+        lean.start_epoch(8)
+
+
+def test_shares_of_the_run_must_fit() -> None:
+    with pytest.raises(LeanError, match="more than the whole run"):
+        parse_method("progressive-resizing[small=0.7,middle=0.5]")

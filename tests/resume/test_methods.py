@@ -1,0 +1,78 @@
+"""Every method, cut in mid-epoch and resumed, ends in the same bits as when it was left alone."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from leantrain.config import TrainConfig
+from leantrain.display import Quiet
+from leantrain.methods import METHODS, Pruning
+from leantrain.signals import Interrupted
+from leantrain.train import Run, load_images, resolve
+from program import same_run
+
+
+class StopAfter(Quiet):
+    """Ends a run after so many steps, as a signal would."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+        self.run: Run | None = None
+
+    def step(self, examples: int, progress: float) -> None:
+        self.left -= 1
+        if self.left == 0 and self.run is not None:
+            self.run.stop(signal.SIGTERM)
+
+
+def make_run(out: Path, method: str, display: Quiet | None = None) -> Run:
+    config = TrainConfig(
+        method=method, width=4, train_limit=200, batch_size=32, epochs=4, precision="fp32", dropout=0.2, threads=1
+    )
+    images = load_images(config)
+    return Run(resolve(config, images), images, out, display)
+
+
+def names() -> list[str]:
+    short = "[models=1,score_epochs=1]"  # a score from little training prunes like any other
+    return [name + (short if issubclass(kind, Pruning) else "") for name, kind in METHODS.items()]
+
+
+@pytest.mark.parametrize("method", names())
+def test_a_cut_run_goes_on_bit_for_bit(method: str, tmp_path: Path) -> None:
+    whole = make_run(tmp_path / "whole", method)
+    whole.write_config()
+    whole.train()
+    for cut_at in (2, whole.steps - 1):
+        out = tmp_path / f"cut{cut_at}"
+        display = StopAfter(cut_at)
+        display.run = make_run(out, method, display)
+        display.run.write_config()
+        with pytest.raises(Interrupted):
+            display.run.train()
+        resumed = make_run(out, method)
+        assert resumed.load_checkpoint()
+        assert resumed.steps == cut_at
+        resumed.train()
+        same_run(tmp_path / "whole", out)
+        assert resumed.lean.cost == pytest.approx(whole.lean.cost)
+
+
+def test_scores_made_before_a_cut_are_not_made_again(tmp_path: Path) -> None:
+    method = "el2n[models=1,score_epochs=1]"
+    display = StopAfter(1)
+    display.run = make_run(tmp_path, method, display)
+    display.run.write_config()
+    with pytest.raises(Interrupted):
+        display.run.train()
+    made = (tmp_path / "scores.npz").stat().st_mtime_ns
+    (tmp_path / "checkpoint.pt").unlink()  # as if it had been cut before the first checkpoint
+    again = make_run(tmp_path, method)
+    again.load_checkpoint()
+    again.train()
+    assert (tmp_path / "scores.npz").stat().st_mtime_ns == made
+    kept = int((~again.lean.ledger["pruned"]).sum())
+    assert again.lean.cost == pytest.approx(200 * (1 + 1 / 3) + 4 * kept)
