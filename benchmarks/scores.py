@@ -4,7 +4,7 @@
 
 Scores of 10,000 CIFAR-10 images, each the mean of 3 models of 2 epochs: resnet8 (width 16) and resnet20 with two seeds
 each, and GraNd with resnet8. Prints Spearman's rank correlation of every pair and the overlap of the lowest 25 %
-(chance: 25 %), as in the poster's figures c and d; `--use` adds how often a run of Selective-Backprop used each example.
+(chance: 25 %), as in the poster's figures c and d; `--use` adds how often Selective-Backprop used each example.
 Pictures go to OUT. Results: docs/rivals.md.
 """
 
