@@ -2,7 +2,7 @@
 
     python benchmarks/rivals.py --study poster      Table 1 of the Diet Selective-Backprop poster, at CPU scale
     python benchmarks/rivals.py --study resizing    progressive resizing and input scaling
-    python benchmarks/rivals.py --study others      AutoAssist, oracle skipping, InfoBatch
+    python benchmarks/rivals.py --study others      AutoAssist, InfoBatch, oracle skipping beside MixTrain (002 Table 5)
 
 Each study is a `leantrain compare` of 10,000 images, 16 epochs, batch 128, SGD 0.2, linear schedule, seeds 0, 1, 2: its
 runs take turns epoch by epoch in one process, so that times are ratios, and every row has its equal-budget control
@@ -51,7 +51,7 @@ STUDIES = {
         {
             "AutoAssist": "autoassist",
             "oracle skipping": "oracle-skip",
-            "Selective-Backprop 50 %, losses re-used for 2 epochs": "selective-backprop[keep=0.5,stale=2]",
+            "MixTrain-CutMix": "mixtrain-cutmix",
             "InfoBatch": "infobatch",
         },
     ),

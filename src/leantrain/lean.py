@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from leantrain.clock import Stopwatch
@@ -325,8 +326,10 @@ class Lean:
     @torch.no_grad()
     def _look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The clean losses of a batch, and which are correct, from a model that stays as it is."""
-        with frozen(self.model):
-            logits = self._forward(batch.inputs).float()
+        # Out of DistributedDataParallel, whose every forward pass waits for the other ranks: they may look at fewer.
+        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+        with frozen(model):
+            logits = self._forward(batch.inputs, model).float()
         return F.cross_entropy(logits, batch.targets, reduction="none"), logits.argmax(1) == batch.targets
 
     def prepared(self, batch: Batch) -> Batch:
@@ -443,8 +446,8 @@ class Lean:
         with self.split.regions(mixed.owner, k):
             return self._forward(mixed.inputs), shares
 
-    def _forward(self, inputs: Any) -> Tensor:
-        output = self.model(inputs)
+    def _forward(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
+        output = (model or self.model)(inputs)
         logits = getattr(output, "logits", output)  # Hugging Face's models answer with an object
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise LeanError(

@@ -223,7 +223,7 @@ def test_all_ranks_hold_the_same_ledger_and_the_same_plan_in_every_epoch(ranks: 
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in parameters)
 
 
-@pytest.mark.parametrize("method", ["sgd", "random-backprop[keep=0.7]", CUTMIX, MIXUP])
+@pytest.mark.parametrize("method", ["sgd", "random-backprop[keep=0.7]", CUTMIX, MIXUP, "progressive-resizing"])
 def test_unequal_parts_give_the_gradient_of_the_whole_batch(ranks: Ranks, method: str) -> None:
     setting = Setting(method)
     both = ranks(train, setting)
@@ -240,6 +240,25 @@ def test_unequal_parts_give_the_gradient_of_the_whole_batch(ranks: Ranks, method
         assert rank["lean"]["cost"] == alone["lean"]["cost"]
         assert rank["lean"]["examples"] == alone["lean"]["examples"]
         assert rank["progress"] == alone["progress"]
+
+
+def test_what_the_oracle_measures_is_shared_out_over_the_ranks(ranks: Ranks) -> None:
+    one, other = ranks(train, Setting("oracle-skip", 61, epochs=6, normalised=True))
+    assert same(one["plans"], other["plans"])
+    assert same(one["lean"], other["lean"])
+    assert min(len(plan["order"]) for plan in one["plans"]) < 61  # it did come to skipping
+    assert one["lean"]["ledger"]["loss"].isfinite().all()
+
+
+def test_deciding_inside_the_epoch_is_refused(ranks: Ranks) -> None:
+    for answer in ranks(refusal, "selective-backprop"):
+        assert "2 processes would decide differently" in answer
+
+
+def refusal(method: str) -> str:
+    with pytest.raises(LeanError) as told:
+        leantrain.attach(network(False), images(10), method, epochs=1)
+    return str(told.value)
 
 
 @pytest.mark.parametrize("method", ["sgd", CUTMIX])
