@@ -108,7 +108,10 @@ class Batch:
 
     def take(self, rows: Tensor) -> Batch:
         """The batch with these of its examples only."""
-        return self._map(functools.partial(torch.index_select, dim=0, index=rows))
+        select = functools.partial(torch.index_select, dim=0, index=rows)
+        weight = None if self.weight is None else select(self.weight)
+        data = _taken(self.data, select, rows, len(self.index))
+        return dataclasses.replace(self, data=data, index=select(self.index), weight=weight)
 
     def joined(self, other: Batch) -> Batch:
         """This batch with the examples of another one behind its own."""
@@ -318,15 +321,36 @@ def _tree(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return data
 
 
+def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: int) -> Any:
+    """Some rows of a nested collate result: of its tensors, and of its columns of names, which are no tensors."""
+    if isinstance(data, Tensor):
+        return select(data)
+    if isinstance(data, Mapping):
+        return {key: _taken(value, select, rows, length) for key, value in data.items()}
+    if _is_column(data) and len(data) == length:
+        return _sequence_like(data, [data[row] for row in rows.tolist()])
+    if isinstance(data, tuple | list):
+        return _sequence_like(data, [_taken(value, select, rows, length) for value in data])
+    return data
+
+
 def _joined(first: Any, second: Any) -> Any:
-    """Two nested collate results as one, every tensor's rows behind the other's."""
+    """Two nested collate results as one, the rows of every tensor and column behind the other's."""
     if isinstance(first, Tensor):
         return torch.cat([first, second])
     if isinstance(first, Mapping):
         return {key: _joined(value, second[key]) for key, value in first.items()}
+    if _is_column(first):
+        return _sequence_like(first, [*first, *second])
     if isinstance(first, tuple | list):
         return _sequence_like(first, [_joined(a, b) for a, b in zip(first, second, strict=True)])
     return first
+
+
+def _is_column(data: Any) -> bool:
+    """Whether it is a plain list of one name, number or the like per example, as default_collate makes of strings."""
+    plain = isinstance(data, tuple | list) and not hasattr(data, "_fields")
+    return plain and not any(isinstance(entry, Tensor | Mapping | tuple | list) for entry in data)
 
 
 def _replaced(data: Any, key: Key, value: Any) -> Any:

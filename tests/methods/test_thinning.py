@@ -271,3 +271,30 @@ def test_a_budget_is_kept_within_a_batch_or_so() -> None:
         train(lean, 1)
     assert lean.cost == pytest.approx(600, abs=60)
     assert lean.progress == 1.0
+
+
+def test_columns_of_names_stay_with_their_examples() -> None:
+    data = digits()
+    items = [{"image": x, "label": int(y), "file": f"{i}.png"} for i, (x, y) in enumerate(data)]
+    lean = leantrain.attach(model_of(), items, "selective-backprop", epochs=1)
+    batches = train(lean, 1)
+    assert sum(len(b) for b in batches) > 50
+    for batch in batches:
+        assert batch.data["file"] == [f"{i}.png" for i in batch.index.tolist()]
+        for part in batch.chunks(3):
+            assert part.data["file"] == [f"{i}.png" for i in part.index.tolist()]
+
+
+def test_accumulation_pays_once_and_keeps_what_waits() -> None:
+    whole = leantrain.attach(model_of(), digits(), "selective-backprop", epochs=1, seed=2)
+    train(whole, 1)
+    parts = leantrain.attach(model_of(), digits(), "selective-backprop", epochs=1, seed=2)
+    optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.05)
+    for batch in parts.loader(32):
+        for part in batch.chunks(4):
+            parts.loss(part).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert parts.finished
+    assert parts.examples == pytest.approx(whole.examples, abs=8)  # BatchNorm sees parts, so losses differ a little
+    assert parts.cost == pytest.approx(200 / 3 + parts.examples)
