@@ -19,7 +19,18 @@ from leantrain.report.runs import Json, RunFolder, Series, read_json
 from leantrain.verdict import Difference
 
 CURVE_POINTS = 200
-PARTS = {"selection_seconds": "selection", "mixing_seconds": "mixing", "data_seconds": "waiting for data"}
+PARTS = {
+    "selection_seconds": "selection",
+    "mixing_seconds": "mixing",
+    "shrinking_seconds": "shrinking",
+    "scoring_seconds": "scoring",
+    "learning_seconds": "learning to choose",
+    "measuring_seconds": "measuring the skipped",
+    "ensemble_seconds": "making scores",
+    "data_seconds": "waiting for data",
+}
+USUAL_PARTS = ("selection", "mixing", "waiting for data")
+"""The parts of an epoch that are shown even where no method spent time on them."""
 
 COMPARISON_COLUMNS: dict[str, tuple[str, Callable[[Json], Any]]] = {
     # as in the table that `leantrain compare` prints: what a column means, and what it is sorted by
@@ -305,6 +316,9 @@ def _overhead(series: Sequence[Series], measured: Mapping[str, float | None]) ->
         if one.role in ("baseline", "method") and seconds:
             parts = {name: sum(row.get(key, 0.0) for row in rows) / seconds for key, name in PARTS.items()}
             found.append({**one.described(), "overhead": measured.get(one.label), "parts": parts})
+    spent = {name for row in found for name, share in row["parts"].items() if share or name in USUAL_PARTS}
+    for row in found:
+        row["parts"] = {name: share for name, share in row["parts"].items() if name in spent}
     return found
 
 
