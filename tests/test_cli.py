@@ -341,3 +341,20 @@ def test_import_is_lazy_and_fast() -> None:
         after = os.times()
         seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(seconds) < 0.3
+
+
+def test_a_method_that_does_not_fit_the_data_leaves_no_run_behind(tmp_path: Path) -> None:
+    for method, said in (("input-scaling[size=99]", "images have 32"), ("el2n[scores=gone.npz]", "no scores file")):
+        with pytest.raises(LeanError, match=said):
+            call("train", *SMALL, "--epochs", 2, "--method", method, "--out", tmp_path / "run")
+        assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_comparison_says_what_its_costs_leave_out(tmp_path: Path) -> None:
+    scores = tmp_path / "scores.npz"
+    call("score", *SMALL, "--models", 1, "--score-epochs", 1, "--out", scores)
+    method = f"el2n[scores={scores}]"
+    out = tmp_path / "compare"
+    call("compare", *SMALL, "--epochs", 1, "--seeds", 1, "--no-controls", "--methods", method, "--out", out)
+    told = json.loads((out / "compare.json").read_text())["notes"][method]
+    assert "cost 1.3 epochs, paid elsewhere and not counted here" in told

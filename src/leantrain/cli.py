@@ -137,6 +137,7 @@ def _train(given: dict[str, Any], resume: bool) -> int:
         display.note(f"this run is finished; its result is in {out}")
     else:
         if not resume or not run.load_checkpoint():
+            run.check()
             run.write_config()
         display.note(_headline(run))
         if (wasteful := run.lean.method.warning(run.lean.epochs)) is not None:
@@ -202,7 +203,8 @@ def _headline(run: Run) -> str:
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes; {config.method}, "
         f"{config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
-        f"cost at most {cost:.1f} epochs, about {_duration(expected_seconds(run))}"
+        f"cost {'about' if run.lean.method.thins else 'at most'} {cost:.1f} epochs, "
+        f"about {_duration(expected_seconds(run))}"
     )
 
 
@@ -564,6 +566,8 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
     if not console.is_terminal:
         console.width = 200
     console.print(comparison_table(summary))
+    for name, note in summary["notes"].items():
+        click.echo(f"{name}: {note}")
     for name, reason in summary["failures"].items():
         click.echo(f"failed: {name}: {reason}", err=True)
 

@@ -22,6 +22,7 @@ from leantrain.display import Display, Quiet
 from leantrain.errors import LeanError
 from leantrain.files import append_line, write_text
 from leantrain.methods import parse_method
+from leantrain.rng import derive
 from leantrain.signals import Interrupted, on_stop
 from leantrain.train import Run, expected_cost, load_images, read_rows, resolve, warm_up
 from leantrain.verdict import Difference, difference, spread, verdict
@@ -56,7 +57,9 @@ class Entry:
     @property
     def folder(self) -> str:
         name = self.method if self.control_of is None else f"{self.control_of}--{self.role}"
-        return "".join(c if c.isalnum() or c in "-_.=,[]" else "_" for c in name)
+        plain = "".join(c if c.isalnum() or c in "-_.=,[]" else "_" for c in name)
+        # A method may name a file, whose path may be long, or differ from another one in a "/" only.
+        return plain if plain == name and len(name) < 100 else f"{plain[:100]}-{derive(0, name):016x}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,6 +337,7 @@ class Comparison:
             "settings": dataclasses.asdict(self.settings.config),
             "made_with": self._made_with(),
             "rows": rows,
+            "notes": {row["label"]: _about_scores(row) for row in rows if row["scores"] and row["role"] == "method"},
             "failures": {**self._stored_failures(), **self.failures},
         }
 
@@ -384,6 +388,7 @@ class Comparison:
             "cost_ratio": cost,
             "time_ratio": time_ratio,
             "time_ratio_spread": spread(times),
+            "scores": next((result["scores"] for result in own.values() if result.get("scores")), None),
             "overhead": time_ratio / cost - 1 if time_ratio and cost else None,
             "time_to_accuracy": self._time_to_accuracy(entry, own, full, ratios),
         }
@@ -486,6 +491,15 @@ def _difference(own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]
         return None
     ours, theirs = ([results[s]["test_accuracy"] for s in seeds] for results in (own, other))
     return difference(ours, theirs, own[seeds[0]]["test_examples"])
+
+
+def _about_scores(row: dict[str, Any]) -> str:
+    """What a row's cost does not tell of the scores that its method pruned by."""
+    scores = row["scores"]
+    told = f"made by models whose training cost {scores['cost_epochs']:.1f} epochs"
+    told += ", paid elsewhere and not counted here" if scores["reused"] else ", counted here"
+    saved = scores["saved_classes"]
+    return f"its scores were {told}." + (f" {saved} of the classes keep a single example." if saved else "")
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ from leantrain.loader import (
 )
 from leantrain.methods import Method, Moment, Seen, parse_method
 from leantrain.mixing import DRAWS, CutMix
-from leantrain.plan import WHOLE_FORM, Plan, PlannedBatch
+from leantrain.plan import WHOLE_FORM, Form, Plan, PlannedBatch
 from leantrain.rng import generator, uniform
 from leantrain.scoring.scores import Scores, ids_of
 from leantrain.scoring.scores import load as load_scores
@@ -174,10 +176,14 @@ class Lean:
                 f"{method} decides inside the epoch what to train on, and {ranks} processes would decide differently; "
                 "train with one, or use random-backprop or infobatch."
             )
-        if method.wanted is not None and method.wanted.file is not None:
-            self.use_scores(load_scores(Path(method.wanted.file)), reused=True)
+        if method.wanted is not None and method.wanted.file is not None and Path(method.wanted.file).exists():
+            self._read_scores(method.wanted.file)
+        if method.wanted is not None and method.wanted.file is None:
+            self._check_affordable(method.wanted.cost * len(dataset))
         if method.shrinks:
             self._shrinker = Shrinker(model, self._example(model) if example is None else example)
+            for scale in method.scales(self._shrinker.side):  # a size that the model cannot take is told now
+                self._shrinker.fit(Form(scale=scale))
         if self._mixer is not None:
             inputs = self._example(model) if example is None else example
             self._check_mixable(inputs)
@@ -226,8 +232,11 @@ class Lean:
         if self._plan is None:
             return 0.0
         start, end = self._span
-        # What a thinned epoch will cost is not known; how many of its candidates had their turn is.
-        done = self._done_cost / self._plan.cost if self._plan.thinning is None else self._done / len(self._plan)
+        done = self._done_cost / self._plan.cost
+        if self._plan.thinning is not None:
+            # What the epoch will cost is not known; how many of its candidates had their turn is.
+            waits = 0.5 if self._done >= len(self._plan) and self._leftover is not None else 0.0
+            done = (self._done - waits) / len(self._plan)
         return start + (end - start) * min(1.0, done)
 
     @property
@@ -253,19 +262,24 @@ class Lean:
         if self._plan is not None:
             waiting = self._done == 0 and self._done_cost == 0 and self._planned_for == batch_size
             cut = self._resumed and not self.epoch_done
-            self._resumed = False
             if waiting or cut:
                 return self._plan
             self.report()  # while the ledger still says what the epoch was
+        if self.needs_scores and self.method.wanted is not None and self.method.wanted.file is not None:
+            self._read_scores(self.method.wanted.file)  # was not there when the run was made; it may be resumed by now
         if self.needs_scores:
             raise LeanError(
                 f"{self.method} prunes by scores and has none; make them with leantrain.score or `leantrain score`, "
                 f'and give the file as "{self.method.name}[scores=FILE]", or call lean.use_scores.'
             )
-        self._planned_for = batch_size
-        start = self._span[1]
+        self._planned_for, self._resumed = batch_size, False
+        # What making scores took of the budget comes before the run's progress.
+        paid = self._state["scores"]["cost"] if "scores" in self._state and not self._state["scores"]["reused"] else 0.0
+        total = None if self._total_cost is None else self._total_cost - paid
+        start = self._span[1] if total is None else min(1.0, (self.cost - paid) / total)
         side = 0 if self._shrinker is None else self._shrinker.side
-        moment = Moment(self.epoch + 1, start, self.epochs, batch_size, side)
+        left = math.inf if self._total_cost is None else self._total_cost - self.cost
+        moment = Moment(self.epoch + 1, start, self.epochs, batch_size, side, left)
         self._agree()
         unknown = self.method.measures(self._state, self.ledger, moment)
         if unknown is not None and len(unknown):
@@ -276,14 +290,14 @@ class Lean:
             )
         if self._shrinker is not None:  # before the cost is asked for, which follows from the sizes really shown
             plan = dataclasses.replace(plan, forms=tuple(self._shrinker.fit(form) for form in plan.forms))
-        if self._total_cost is None:
+        if total is None:
             end = min(1.0, (moment.epoch + 1) / self.epochs)
         else:
-            left, planned = self._total_cost - self.cost, len(plan)
+            planned = len(plan)
             plan = plan.truncated(left)
             # Cut, or what would be left is not worth a batch of its own: this epoch is the last one.
             is_last = len(plan) < planned or left - plan.cost < 0.5 * plan.cost / len(plan)
-            end = 1.0 if is_last else (self.cost + plan.cost) / self._total_cost
+            end = 1.0 if is_last else min(1.0, (self.cost - paid + plan.cost) / total)
         self._plan, self._done, self._leftover, self._span = plan, 0, None, (start, end)
         self._done_cost, self._done_examples, self._done_steps = 0.0, 0, 0
         return plan
@@ -297,18 +311,45 @@ class Lean:
         """
         if self.method.wanted is None:
             raise LeanError(f"{self.method} prunes by no scores; el2n, grand, diet-sb and diet-random do.")
-        if self._total_cost is not None and not reused and scores.cost >= self._total_cost:
-            raise LeanError(
-                f"making the scores cost {scores.cost:,.0f} examples, and the budget of {self.budget} is "
-                f"{self._total_cost:,.0f}; raise the budget or re-use scores with scores=FILE."
-            )
-        rows = scores.rows(ids_of(self._dataset.source))
+        if not self.needs_scores or self._plan is not None:
+            raise LeanError(f"{self.method} has its scores already; give others to a new run.")
+        if not reused:
+            self._check_affordable(scores.cost)
+        source = self._dataset.source
+        rows = scores.rows(ids_of(source))
+        self._check_labels(scores.targets[rows], getattr(source, "targets", None))
         self._state = {
             **self._state,
             **self.method.discard(self.ledger, scores.values[rows], scores.targets[rows]),
             "scores": {"cost": scores.cost, "seconds": scores.seconds, "reused": reused},
         }
         self.cost += 0.0 if reused else scores.cost
+
+    @property
+    def scores_told(self) -> dict[str, Any] | None:
+        """What the scores that the method prunes by cost, whether that is counted here, and what they did."""
+        return {**self._state["scores"], **self._state["pruned"]} if "scores" in self._state else None
+
+    def _read_scores(self, file: str) -> None:
+        self.use_scores(load_scores(Path(file)), reused=True)
+
+    def _check_affordable(self, cost: float) -> None:
+        if self._total_cost is not None and cost >= self._total_cost:
+            raise LeanError(
+                f"making the scores of {self.method} costs {cost:,.0f} examples, and the budget of {self.budget} is "
+                f"{self._total_cost:,.0f}; raise the budget or re-use scores with scores=FILE."
+            )
+
+    def _check_labels(self, scored: Tensor, own: Any) -> None:
+        """Refuse scores of another data set: ids may be mere places, but then the labels differ."""
+        if own is None or len(own) != len(scored):  # a data set that does not tell its labels
+            return
+        wrong = int((torch.as_tensor(own).cpu() != scored).sum())
+        if wrong:
+            raise LeanError(
+                f"{wrong} of {len(scored)} examples have another label than their scores say; these are the scores of "
+                "another data set. Make them anew with leantrain score."
+            )
 
     def _measure(self, index: Tensor, moment: Moment) -> None:
         """Look at the losses of examples without training on them, as the coming epoch would show them."""
@@ -326,10 +367,8 @@ class Lean:
     @torch.no_grad()
     def _look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The clean losses of a batch, and which are correct, from a model that stays as it is."""
-        # Out of DistributedDataParallel, whose every forward pass waits for the other ranks: they may look at fewer.
-        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
-        with frozen(model):
-            logits = self._forward(batch.inputs, model).float()
+        with frozen(self.model), _unsynchronised(self.model) if self._dataset.ranks > 1 else contextlib.nullcontext():
+            logits = self._forward(batch.inputs).float()
         return F.cross_entropy(logits, batch.targets, reduction="none"), logits.argmax(1) == batch.targets
 
     def prepared(self, batch: Batch) -> Batch:
@@ -338,8 +377,11 @@ class Lean:
 
     def thinned(self, candidates: Iterator[Batch], batch_size: int) -> Iterator[Batch]:
         """Full batches of what the method keeps of these candidates."""
-        spent, changed = yield from gather(candidates, self._keep, batch_size, self._leftover)
-        if not self.epoch_done:  # nothing was kept after the last batch, if there was one
+        self._ahead = {}
+        waiting = None if self._leftover is None else self._leftover.to(self._device(self.model))
+        unpaid = yield from gather(candidates, self._keep, batch_size, waiting)
+        if unpaid is not None:  # nothing was kept after the last batch, if there was one
+            spent, changed = unpaid
             self._done, self._leftover = len(self.plan), None
             self.cost += spent
             self._done_cost += spent
@@ -347,6 +389,11 @@ class Lean:
 
     def _keep(self, batch: Batch) -> tuple[Batch, float, dict[str, Any]]:
         batch = batch.to(self._device(self.model))
+        if isinstance(batch.inputs, Tensor) and batch.inputs.dtype == torch.uint8:
+            raise LeanError(
+                f"the inputs of a batch are bytes, and {self.method} looks at them before the loop can convert them; "
+                "give what the loop does to a batch as attach(prepare=…)."
+            )
         cost, losses = 0.0, None
         with self.clock.measure("scoring", batch.index.device):
             thinning = self.plan.thinning
@@ -446,8 +493,8 @@ class Lean:
         with self.split.regions(mixed.owner, k):
             return self._forward(mixed.inputs), shares
 
-    def _forward(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
-        output = (model or self.model)(inputs)
+    def _forward(self, inputs: Any) -> Tensor:
+        output = self.model(inputs)
         logits = getattr(output, "logits", output)  # Hugging Face's models answer with an object
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise LeanError(
@@ -470,6 +517,7 @@ class Lean:
     def _count(self, batch: Batch) -> None:
         self.cost += batch.cost
         self._done_cost += batch.cost
+        self._resumed = False
         if not batch.last:
             return
         self._done = batch.position + 1
@@ -561,6 +609,23 @@ class Lean:
         found = find_keys(item, *keys)
         check_target(item[found[1]])
         return found
+
+
+@contextlib.contextmanager
+def _unsynchronised(model: nn.Module) -> Iterator[None]:
+    """No waiting for the other ranks inside: they may have fewer batches to look at, or none.
+
+    Every forward pass of DistributedDataParallel spreads the buffers of the first rank, and so waits for all of them.
+    """
+    wrappers = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    before = [wrapper.require_forward_param_sync for wrapper in wrappers]
+    for wrapper in wrappers:
+        wrapper.require_forward_param_sync = False
+    try:
+        yield
+    finally:
+        for wrapper, synchronised in zip(wrappers, before, strict=True):
+            wrapper.require_forward_param_sync = synchronised
 
 
 def _timeless(report: dict[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,7 @@ class Batch:
         """Its contents as tensors and plain values, for a checkpoint that keeps examples waiting for their batch."""
         return {
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "after"},
+            "data": _plain(self.data),
             "form": list(self.form),
             "keys": list(self.keys),
         }
@@ -204,6 +205,20 @@ class PlannedDataset(Dataset[Batch]):
         )
 
 
+class InOrder(Sampler[PlannedBatch]):
+    """Every example once, in order, in batches of `batch_size`: for passes that train nothing."""
+
+    def __init__(self, length: int, batch_size: int) -> None:
+        offsets = torch.tensor([*range(0, length, batch_size), length])
+        self.plan = Plan(-1, torch.arange(length), offsets, torch.zeros(len(offsets) - 1, dtype=torch.int64))
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        return (self.plan[position] for position in range(len(self.plan)))
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+
 class PlanSampler(Sampler[PlannedBatch]):
     """Yields the planned batches from `start` on; every `iter()` is a fresh iterator, and the length is exact."""
 
@@ -221,7 +236,7 @@ class PlanSampler(Sampler[PlannedBatch]):
         return 0 if self.plan is None else len(self.plan) - self.start
 
 
-def planned_dataloader(dataset: PlannedDataset, sampler: PlanSampler, **options: Any) -> DataLoader[Batch]:
+def planned_dataloader(dataset: PlannedDataset, sampler: Sampler[PlannedBatch], **options: Any) -> DataLoader[Batch]:
     """A DataLoader over a plan; `options` are its usual ones, less those that the plan decides."""
     for name in ("shuffle", "sampler", "batch_sampler", "drop_last", "batch_size"):
         if name in options:
@@ -321,10 +336,19 @@ def _tree(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return data
 
 
+def _plain(data: Any) -> Any:
+    """A nested collate result of tensors, dicts, lists and tuples only, as a checkpoint may hold."""
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, tuple | list):
+        return [_plain(value) for value in data] if isinstance(data, list) else tuple(_plain(value) for value in data)
+    return data
+
+
 def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: int) -> Any:
     """Some rows of a nested collate result: of its tensors, and of its columns of names, which are no tensors."""
     if isinstance(data, Tensor):
-        return select(data)
+        return select(data) if data.ndim else data
     if isinstance(data, Mapping):
         return {key: _taken(value, select, rows, length) for key, value in data.items()}
     if _is_column(data) and len(data) == length:
@@ -337,13 +361,14 @@ def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: 
 def _joined(first: Any, second: Any) -> Any:
     """Two nested collate results as one, the rows of every tensor and column behind the other's."""
     if isinstance(first, Tensor):
-        return torch.cat([first, second])
+        return torch.cat([first, second]) if first.ndim else second
     if isinstance(first, Mapping):
         return {key: _joined(value, second[key]) for key, value in first.items()}
     if _is_column(first):
         return _sequence_like(first, [*first, *second])
     if isinstance(first, tuple | list):
-        return _sequence_like(first, [_joined(a, b) for a, b in zip(first, second, strict=True)])
+        # Like the second: the first may come from a checkpoint, which knows no named tuples.
+        return _sequence_like(second, [_joined(a, b) for a, b in zip(first, second, strict=True)])
     return first
 
 

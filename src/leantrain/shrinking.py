@@ -62,7 +62,8 @@ class Shrinker:
     def _try(self, scale: float) -> None:
         try:
             with torch.no_grad(), frozen(self._model):
-                self._model(self.shrink(self._example, scale))
+                model = next(self._model.parameters(), self._example)
+                self._model(self.shrink(self._example.to(model.device, model.dtype), scale))
         except (RuntimeError, ValueError, AssertionError) as error:
             height, width = self._size(scale)
             raise LeanError(

@@ -17,7 +17,7 @@ Keep = Callable[[Batch], tuple[Batch, float, dict[str, Any]]]
 
 def gather(
     candidates: Iterator[Batch], keep: Keep, batch_size: int, waiting: Batch | None
-) -> Generator[Batch, None, tuple[float, dict[str, Any]]]:
+) -> Generator[Batch, None, tuple[float, dict[str, Any]] | None]:
     """Batches of `batch_size` kept examples, in the order in which they were kept.
 
     Half a batch is always held back, so that what is left at the end makes one batch or two of at least half the size:
@@ -30,7 +30,7 @@ def gather(
         waiting: kept before a resume and not yet trained.
 
     Returns:
-        What looking cost since the last batch, and the state changed since: nothing but where nothing was kept.
+        Where nothing was kept after the last batch: what looking cost since, and what of the state changed.
     """
     spent, state = 0.0, dict[str, Any]()
 
@@ -54,4 +54,5 @@ def gather(
         yield cut((len(waiting) + 1) // 2)
     if waiting:
         yield cut(len(waiting))
+        return None
     return spent, state

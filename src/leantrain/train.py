@@ -27,12 +27,12 @@ from leantrain.evaluate import Evaluation, evaluate
 from leantrain.files import append_line, remove_leftovers, write_atomically, write_text
 from leantrain.lean import Lean
 from leantrain.ledger import Ledger
-from leantrain.loader import Batch, PlannedDataset, PlanSampler, planned_dataloader
+from leantrain.loader import Batch, InOrder, PlannedDataset, planned_dataloader
 from leantrain.methods import Moment, Pruning, parse_method
 from leantrain.models import build, default_model
-from leantrain.plan import Plan
 from leantrain.rng import derive, generator
 from leantrain.schedule import parse_schedule
+from leantrain.scoring.scores import Scores
 from leantrain.signals import Interrupted, on_stop
 
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # our own first line says the precision
@@ -192,7 +192,7 @@ class Run:
 
     def train_epoch(self) -> dict[str, Any]:
         """Train the next epoch, or the rest of one that was cut, evaluate when due and write the epoch down."""
-        if self.lean.needs_scores:
+        if self._makes_scores:
             self._make_scores()
         with self._generators:
             written = self.rows[-1]["epoch"] if self.rows else -1
@@ -222,6 +222,16 @@ class Run:
         self._lap(started)
         self._check_finite()
 
+    @property
+    def _makes_scores(self) -> bool:
+        wanted = self.lean.method.wanted
+        return self.lean.needs_scores and wanted is not None and wanted.file is None
+
+    def check(self) -> None:
+        """Plan the first epoch, so that options which do not fit the data are told before anything is written."""
+        if not self._makes_scores:
+            self.lean.start_epoch(self.config.batch_size)
+
     def _make_scores(self) -> None:
         """Train the short ensemble that the method's scores come from; its cost and its time are this run's.
 
@@ -232,19 +242,29 @@ class Run:
         wanted = self.lean.method.wanted
         assert wanted is not None
         file = None if self.out is None else self.out / "scores.npz"
-        if file is not None and file.exists():
-            scores = load(file)
-        else:
+        scores = load(file) if file is not None and file.exists() else None
+        if scores is None or not self._are_own(scores):
             self.display.note(f"scoring: {wanted.models} models of {wanted.epochs} epochs each")
-            notes = Notes(self.display)  # the bars are this run's
             scores = score_images(
-                self.config, self.images, wanted.kind, models=wanted.models, epochs=wanted.epochs, display=notes
+                self.config,
+                self.images,
+                wanted.kind,
+                models=wanted.models,
+                epochs=wanted.epochs,
+                display=_UntilStopped(self),
             )
             if file is not None:
                 scores.save(file)
         self.lean.use_scores(scores)
         self._timing["seconds"] += scores.seconds
         self._timing["total"] += scores.seconds
+
+    def _are_own(self, scores: Scores) -> bool:
+        """Whether scores that lie beside the run are those that it would make."""
+        wanted, made = self.lean.method.wanted, scores.made_with
+        assert wanted is not None
+        own = (wanted.kind, wanted.models, wanted.epochs, self.config.seed, self.images.fingerprint)
+        return own == (scores.kind, *(made.get(name) for name in ("models", "epochs", "seed", "fingerprint")))
 
     def _lap(self, started: float) -> float:
         """Add the time since `started` to the epoch's clock, once the device has done what it was given."""
@@ -408,7 +428,12 @@ class Run:
             "train_seconds": self._timing["total"],
             "peak_memory_mb": machine.peak_memory_mb(self.device),
             "bad_images": self.images.bad_images,
+            "scores": self._about_scores(),
         }
+
+    def _about_scores(self) -> dict[str, Any] | None:
+        told = self.lean.scores_told
+        return told and {**told, "cost_epochs": told["cost"] / len(self.images.train)}
 
     def write_result(self) -> dict[str, Any]:
         result = self.result()
@@ -489,6 +514,17 @@ class Run:
         return {"model": self.config.model, "data": self.images.fingerprint, "method": self.config.method}
 
 
+class _UntilStopped(Notes):
+    """The display of models that are trained for a run's scores: its notes, and an end when the run is to stop."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.display)
+        self._run = run
+
+    def step(self, examples: int, progress: float) -> None:
+        self._run._leave_if_asked()
+
+
 class _Generators:
     """A run's own copy of torch's global generators (dropout, stochastic depth), in force while it is its turn."""
 
@@ -529,12 +565,9 @@ class _Generators:
 
 def test_batches(images: ImageSet, config: TrainConfig) -> Iterator[Batch]:
     """The test set in order, through the same loader as training."""
-    length, size = len(images.test), max(config.batch_size, 256)
-    offsets = torch.tensor([*range(0, length, size), length])
-    sampler = PlanSampler()
-    sampler.plan = Plan(-1, torch.arange(length), offsets, torch.zeros(len(offsets) - 1, dtype=torch.int64))
-    dataset = PlannedDataset(images.test, None, (0, 1))
+    sampler = InOrder(len(images.test), max(config.batch_size, 256))
     options = {"num_workers": config.workers or 0, "pin_memory": bool(config.pin_memory)}
+    dataset = PlannedDataset(images.test, None, (0, 1))
     return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))
 
 
@@ -546,7 +579,7 @@ def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """
     assert config.epochs is not None
     method = parse_method(config.method)
-    scoring = method.scoring_epochs() if isinstance(method, Pruning) else 0.0
+    scoring = 0.0 if method.wanted is None else method.wanted.cost
     if config.budget is not None:
         return config.budget * config.epochs
     small = min(length, 16 * config.batch_size)

@@ -116,16 +116,22 @@ def test_what_cannot_be_shrunk_is_refused_at_once() -> None:
 
     with pytest.raises(LeanError, match="takes images of 32 pixels only"):
         leantrain.attach(Fixed(), images(), "progressive-resizing", epochs=1)
-    lean = leantrain.attach(resnet8(), images(), "input-scaling[size=40]", epochs=1)
     with pytest.raises(LeanError, match="size is 40, but the images have 32"):
-        lean.start_epoch(8)
-
-
-def test_a_size_too_small_for_the_model_is_told_before_the_epoch() -> None:
+        leantrain.attach(resnet8(), images(), "input-scaling[size=40]", epochs=1)
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    lean = leantrain.attach(linear, images(), "input-scaling[size=16]", epochs=1)
     with pytest.raises(LeanError, match="cannot be shown 16×16 pixels"):
-        lean.start_epoch(8)
+        leantrain.attach(linear, images(), "progressive-resizing", epochs=1)
+
+
+@pytest.mark.parametrize(("epochs", "budget"), [(3, 0.3), (16, 0.05), (10, 0.5), (4, 2.0)])
+def test_a_budget_ends_at_full_size_too(epochs: int, budget: float) -> None:
+    lean = leantrain.attach(resnet8(), images(), "progressive-resizing", epochs=epochs, budget=budget)
+    shown = []
+    while not lean.finished:
+        shown += sizes_shown(lean, 1, batch_size=4)
+    assert shown[-1] == (32, 32)
+    assert shown == sorted(shown)
+    assert lean.cost == pytest.approx(24 * epochs * budget, abs=4)
 
 
 def test_shares_of_the_run_must_fit() -> None:

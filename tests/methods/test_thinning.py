@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,6 +19,12 @@ from leantrain.methods import Moment, Seen, SelectiveBackprop, parse_method
 from leantrain.plan import WHOLE_FORM
 from leantrain.rng import generator
 from leantrain.thinning import gather
+
+
+class Named(NamedTuple):
+    image: torch.Tensor
+    label: torch.Tensor
+    version: torch.Tensor
 
 
 def digits(n: int = 200) -> TensorDataset:
@@ -83,6 +90,21 @@ def test_an_epoch_that_keeps_nothing_gives_no_batch_and_still_tells_its_cost() -
     with pytest.raises(StopIteration) as ended:
         next(gathered)
     assert ended.value.value == (2.0, {"n": 1})
+
+
+def test_batches_that_are_listed_before_they_are_trained_change_nothing_yet() -> None:
+    lean = leantrain.attach(model_of(), digits(), "selective-backprop", epochs=2)
+    batches = list(lean.loader(32))
+    assert not lean.epoch_done and lean.cost == 0 and len(lean.loader(32)) > 0
+    for batch in batches:
+        lean.loss(batch)
+    assert lean.epoch_done and lean.epoch == 0
+
+
+def test_the_first_batch_is_the_same_however_often_it_is_looked_at() -> None:
+    lean = leantrain.attach(model_of(), digits(), "selective-backprop", epochs=2)
+    one, other = (next(iter(lean.loader(32))) for _ in range(2))
+    assert torch.equal(one.index, other.index)
 
 
 def test_nothing_kept_still_ends_the_epoch() -> None:
@@ -265,12 +287,71 @@ def test_prepare_is_what_the_model_sees_when_it_is_asked() -> None:
     assert min(asked) > 50 and float(batch.inputs.min()) > 50
 
 
-def test_a_budget_is_kept_within_a_batch_or_so() -> None:
-    lean = leantrain.attach(model_of(), digits(), "selective-backprop", epochs=6, budget=0.5)
+@pytest.mark.parametrize("name", ["selective-backprop", "selective-backprop[stale=1]", "autoassist"])
+def test_a_budget_is_met_within_a_tenth_and_progress_only_grows(name: str) -> None:
+    lean = leantrain.attach(model_of(), digits(), name, epochs=6, budget=0.5)
+    progress = [0.0]
     while not lean.finished:
-        train(lean, 1)
-    assert lean.cost == pytest.approx(600, abs=60)
-    assert lean.progress == 1.0
+        for batch in lean.loader(32):
+            lean.loss(batch)
+            progress.append(lean.progress)
+    assert lean.cost == pytest.approx(600, abs=60)  # what will be kept is guessed
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0 > progress[-2]
+
+
+@pytest.mark.parametrize("name", ["selective-backprop", "autoassist"])
+def test_a_run_saved_between_epochs_goes_on_bit_for_bit_within_its_budget(name: str) -> None:
+    whole = leantrain.attach(model_of(), digits(), name, epochs=6, budget=0.5, seed=2)
+    cut = leantrain.attach(model_of(), digits(), name, epochs=6, budget=0.5, seed=2)
+    train(cut, 2)
+    resumed = leantrain.attach(model_of(), digits(), name, epochs=6, budget=0.5, seed=2)
+    resumed.model.load_state_dict(copy.deepcopy(cut.model.state_dict()))
+    resumed.load_state_dict(copy.deepcopy(cut.state_dict()))
+    for lean in (whole, resumed):
+        while not lean.finished:
+            train(lean, 1)
+    assert resumed.cost == pytest.approx(whole.cost, abs=1e-6)
+    for ours, theirs in zip(resumed.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_asking_for_the_length_after_a_resume_loses_nothing() -> None:
+    for name in ("sgd", "selective-backprop"):
+        cut = leantrain.attach(model_of(), digits(), name, epochs=2, seed=2)
+        train(cut, 1, stop_after=2)
+        resumed = leantrain.attach(model_of(), digits(), name, epochs=2, seed=2)
+        resumed.load_state_dict(copy.deepcopy(cut.state_dict()))
+        loader = resumed.loader(32)
+        assert len(loader) > 0
+        assert next(iter(loader)).epoch == 0
+
+
+def test_bytes_that_the_loop_would_convert_are_told() -> None:
+    data = TensorDataset(torch.zeros(20, 1, 8, 8, dtype=torch.uint8), torch.zeros(20, dtype=torch.int64))
+    lean = leantrain.attach(model_of(), data, "selective-backprop", epochs=1)
+    with pytest.raises(LeanError, match="give what the loop does to a batch as"):
+        train(lean, 1, batch_size=8)
+
+
+def test_named_tuples_wait_in_a_checkpoint_that_loads_safely(tmp_path: Path) -> None:
+    def collate(items: list[Any]) -> Named:
+        return Named(torch.stack([x for x, _ in items]), torch.stack([y for _, y in items]), torch.tensor(7))
+
+    def attach() -> leantrain.Lean:
+        return leantrain.attach(model_of(), digits(), "selective-backprop", epochs=2, seed=2, collate=collate)
+
+    whole, cut, resumed = attach(), attach(), attach()
+    train(whole, 2)
+    train(cut, 2, stop_after=2)
+    assert cut.state_dict()["leftover"] is not None
+    torch.save({"model": cut.model.state_dict(), "lean": cut.state_dict()}, tmp_path / "c.pt")
+    saved = torch.load(tmp_path / "c.pt", weights_only=True)
+    resumed.model.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["lean"])
+    while not resumed.finished:
+        train(resumed, 1)
+    assert torch.equal(resumed.model[0].weight, whole.model[0].weight)
 
 
 def test_columns_of_names_stay_with_their_examples() -> None:

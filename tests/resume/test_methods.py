@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -76,3 +77,27 @@ def test_scores_made_before_a_cut_are_not_made_again(tmp_path: Path) -> None:
     assert (tmp_path / "scores.npz").stat().st_mtime_ns == made
     kept = int((~again.lean.ledger["pruned"]).sum())
     assert again.lean.cost == pytest.approx(200 * (1 + 1 / 3) + 4 * kept)
+
+
+def test_a_signal_ends_the_making_of_scores(tmp_path: Path) -> None:
+    class StopWhenScoring(Quiet):
+        run: Run | None = None
+
+        def note(self, text: str) -> None:
+            if text.startswith("scoring") and self.run is not None:
+                self.run.stop(signal.SIGTERM)
+
+    display = StopWhenScoring()
+    display.run = make_run(tmp_path, "el2n[models=3,score_epochs=1000]", display)
+    with pytest.raises(Interrupted):  # and not an hour later
+        display.run.train()
+
+
+def test_scores_of_another_making_beside_the_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "one", "el2n[models=1,score_epochs=1]")
+    first.train()
+    (tmp_path / "two").mkdir()
+    shutil.copy(tmp_path / "one" / "scores.npz", tmp_path / "two" / "scores.npz")
+    other = make_run(tmp_path / "two", "el2n[models=1,score_epochs=2]")
+    other.train()
+    assert other.lean.cost - other.lean.examples == pytest.approx(200 * (2 + 1 / 3))

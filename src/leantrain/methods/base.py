@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +28,7 @@ class Moment(NamedTuple):
         epochs: how many epochs the run stands for.
         batch_size: inputs per batch.
         side: pixels along an image's shorter side; known to a method that `shrinks`, else 0.
+        left: what is left of the budget, in examples of plain training.
     """
 
     epoch: int
@@ -34,6 +36,7 @@ class Moment(NamedTuple):
     epochs: int
     batch_size: int
     side: int = 0
+    left: float = math.inf
 
 
 class Seen(NamedTuple):
@@ -53,11 +56,20 @@ class Seen(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The scores that a method prunes by, and how to make them where none are given."""
+    """The scores that a method prunes by, and how to make them where none are given.
+
+    Attributes:
+        kind: which scores.
+        models: over how many models they are the mean.
+        epochs: how long each is trained.
+        cost: what that costs, in epochs of plain training; nothing where a file has them.
+        file: where they are, if they are to be re-used.
+    """
 
     kind: str
     models: int
     epochs: int
+    cost: float
     file: str | None
 
 
@@ -93,6 +105,15 @@ class Method(ABC):
     def wanted(self) -> Wanted | None:
         """The scores it prunes by before the first epoch; None for a method that needs none."""
         return None
+
+    @property
+    def share(self) -> float:
+        """What an epoch is expected to cost, as a share of a plain one."""
+        return 1.0
+
+    def scales(self, side: int) -> tuple[float, ...]:
+        """The sizes at which its plans show images of so many pixels, as shares of the full one."""
+        return ()
 
     def warning(self, epochs: int) -> str | None:
         """Why these options cannot save anything in a run of so many epochs, with the arithmetic; None if they can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,16 +30,17 @@ class OracleSkip(Method):
 
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
         loss = ledger["loss"].cpu()
-        sums, threshold = state["sums"], float("nan")
+        sums = state["sums"]
+        # As MixTrain's thresholds by default: from the epochs before the one that just ended.
+        threshold = float(sums[0] / sums[1]) if sums[1] > 0 else float("nan")
         if moment.epoch > 0:
             right = (ledger["correct"] & ledger["loss"].isfinite()).cpu()
             sums = sums + torch.stack([loss[right].sum(dtype=torch.float64), right.sum(dtype=torch.float64)])
-            threshold = float(sums[0] / sums[1]) if sums[1] > 0 else float("nan")
         hard = ~(loss < threshold)  # everything, before there is a threshold
         if not bool(hard.any()):  # an epoch needs something to train on
             hard[loss.argmax()] = True
         index = hard.nonzero().squeeze(1).int()
-        report = {"skipped": 1 - len(index) / len(loss), "loss_correct": None if sums[1] == 0 else threshold}
+        report = {"skipped": 1 - len(index) / len(loss), "loss_correct": None if math.isnan(threshold) else threshold}
         plan = whole_plan(moment.epoch, index, moment.batch_size, rng)
         return plan, {"sums": sums, "report": report}
 

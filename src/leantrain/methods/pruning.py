@@ -75,20 +75,24 @@ class Pruning(Method):
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(self.kind, self.models, self.score_epochs, self.scores)
+        cost = 0.0 if self.scores is not None else self.models * (self.score_epochs + self.pass_cost)
+        return Wanted(self.kind, self.models, self.score_epochs, cost, self.scores)
 
-    def scoring_epochs(self) -> float:
-        """What making the scores costs, in epochs of plain training; nothing where a file has them."""
-        return 0.0 if self.scores is not None else self.models * (self.score_epochs + self.pass_cost)
+    @property
+    def share(self) -> float:
+        return (1.0 - self.prune - self.hardest) * super().share
 
     def warning(self, epochs: int) -> str | None:
-        share, making = 1.0 - self.prune - self.hardest, self.scoring_epochs()
-        if making <= (1.0 - share) * epochs:
-            return super().warning(epochs)
+        making, training = self.wanted.cost, epochs * self.share
+        if making + training <= 1.001 * epochs:
+            return None
+        scores = (
+            f"{self.models} × ({self.score_epochs} + {self.pass_cost:.2f}) = {making:.1f} epochs for the scores and "
+        )
         return (
-            f"{self} cannot save anything in {epochs} epochs: making the scores costs {self.models} × "
-            f"({self.score_epochs} + {self.pass_cost:.2f}) = {making:.1f} epochs and pruning saves {epochs} × "
-            f"{1 - share:.2f} = {(1 - share) * epochs:.1f}; train longer, make fewer, or re-use them with scores=FILE."
+            f"{self} cannot save anything in {epochs} epochs: it costs {scores if making else ''}"
+            f"{epochs} × {self.share:.2f} = {training:.1f} for training; "
+            + ("train longer, make fewer scores, or re-use them with scores=FILE." if making else "keep fewer.")
         )
 
     def init(self, ledger: Ledger) -> State:
@@ -98,10 +102,10 @@ class Pruning(Method):
     def discard(self, ledger: Ledger, scores: Tensor, targets: Tensor) -> State:
         gone, saved = lowest(scores, targets, self.prune, self.hardest)
         ledger[PRUNED].copy_(gone)
-        return {"saved_classes": saved}
+        return {"pruned": {"pruned": int(gone.sum()) / len(gone), "saved_classes": saved}}
 
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
-        pruned = int(ledger[PRUNED].sum())
+        pruned, saved = int(ledger[PRUNED].sum()), state["pruned"]["saved_classes"]
         told: dict[str, Any] = {"pruned": pruned / len(ledger), **super().report(state, ledger, plan)}
         if plan.epoch == 0:
             paid = state["scores"]
@@ -110,6 +114,6 @@ class Pruning(Method):
                 f"{pruned:,} of {len(ledger):,} examples pruned; making the scores cost "
                 f"{paid['cost'] / len(ledger):.1f} epochs, "
                 + ("paid elsewhere and not counted here." if paid["reused"] else "counted in this run.")
-                + (f" {state['saved_classes']} classes keep a single example." if state["saved_classes"] else "")
+                + (f" {saved} {'class keeps' if saved == 1 else 'classes keep'} a single example." if saved else "")
             )
         return told

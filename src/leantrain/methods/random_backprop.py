@@ -21,6 +21,10 @@ class RandomBackprop(Method):
     name: ClassVar[str] = "random-backprop"
     keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
 
+    @property
+    def share(self) -> float:
+        return self.keep
+
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
         index = available(ledger)
         kept = max(1, round(self.keep * len(index)))

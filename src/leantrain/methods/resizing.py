@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,11 +28,13 @@ class InputScaling(Method):
     shrinks: ClassVar[bool] = True
     size: int | None = option(None, "pixels along the shorter side; if not given, the full size over 1.4", low=1)
 
+    def scales(self, side: int) -> tuple[float, ...]:
+        if self.size is not None and self.size > side:
+            raise LeanError(f"size is {self.size}, but the images have {side} pixels; give a smaller one.")
+        return (1 / 1.4 if self.size is None else self.size / side,)
+
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        if self.size is not None and self.size > moment.side:
-            raise LeanError(f"size is {self.size}, but the images have {moment.side} pixels; give a smaller one.")
-        scale = 1 / 1.4 if self.size is None else self.size / moment.side
-        return _shrunk_plan(ledger, moment, scale, rng), state
+        return _shrunk_plan(ledger, moment, self.scales(moment.side)[0], rng), state
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,13 @@ class ProgressiveResizing(Method):
             raise LeanError(f"small={self.small} and middle={self.middle} are more than the whole run; lower one.")
 
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        last = moment.progress + 1 / moment.epochs > 1 - 1e-9  # however few epochs there are
-        return _shrunk_plan(ledger, moment, 1.0 if last else self.scale_at(moment.progress), rng), state
+        scale = self.scale_at(moment.progress)
+        # The last epoch is whole, however few there are: the last by number, or the one that the budget will cut.
+        last = moment.epoch + 1 == moment.epochs if math.isinf(moment.left) else scale**2 * len(ledger) >= moment.left
+        return _shrunk_plan(ledger, moment, 1.0 if last else scale, rng), state
+
+    def scales(self, side: int) -> tuple[float, ...]:
+        return self.first, self.second
 
     def scale_at(self, progress: float) -> float:
         """The side at that point of the run."""

@@ -47,13 +47,22 @@ class SelectiveBackprop(Method):
         """The share that is kept of uniformly spread ranks: the mean of u^beta."""
         return 1.0 / (1.0 + self.exponent)
 
+    @property
+    def looking(self) -> float:
+        """What looking at an example costs, of training on it: a forward pass in one of 1 + stale epochs."""
+        return FORWARD / (1 + self.stale)
+
+    @property
+    def share(self) -> float:
+        return self.looking + self.kept
+
     def warning(self, epochs: int) -> str | None:
-        looks = FORWARD / (1 + self.stale)
-        if looks + self.kept <= 1.001:  # 0.6667 stands for two thirds
-            return super().warning(epochs)
+        if self.share <= 1.001:  # 0.6667 stands for two thirds
+            return None
         return (
-            f"{self} cannot save anything: looking at every example costs {looks:.2f} of training on it and a share of "
-            f"{self.kept:.2f} is trained on, together {looks + self.kept:.2f}; keep must be below {1 - looks:.2f}."
+            f"{self} cannot save anything: looking at every example costs {self.looking:.2f} of training on it and a "
+            f"share of {self.kept:.2f} is trained on, together {self.share:.2f}; keep must be below "
+            f"{1 - self.looking:.2f}."
         )
 
     def init(self, ledger: Ledger) -> State:
@@ -66,9 +75,9 @@ class SelectiveBackprop(Method):
             return replace(plan, thinning=Thinning(self.kept, scored=True)), state
         # All losses are known from the epoch before, so the choice is made here, and nothing is forwarded for it.
         losses = ledger["loss"].cpu()[index.long()]
-        chance = self._chance(losses, losses)
+        chance = torch.where(losses.isfinite(), self._chance(losses, losses), self.kept)  # unknown: as any other
         chosen = torch.rand(len(index), generator=rng) < chance
-        chosen[losses.argmax()] = True  # never none
+        chosen[losses.nan_to_num(0.0).argmax()] = True  # never none
         return whole_plan(moment.epoch, index[chosen], moment.batch_size, rng), state
 
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:

@@ -16,9 +16,8 @@ from leantrain.cost import BACKWARD, FORWARD
 from leantrain.display import Display, Quiet
 from leantrain.errors import LeanError, nearest
 from leantrain.lean import Lean, PlannedLoader, attach
-from leantrain.loader import Batch, Key, PlannedDataset, PlanSampler, check_dataset, find_keys, planned_dataloader
+from leantrain.loader import InOrder, Key, PlannedDataset, check_dataset, find_keys, planned_dataloader
 from leantrain.machine import choose_device
-from leantrain.plan import Plan
 from leantrain.rng import derive, generator
 from leantrain.scoring.measures import ScoringBatch, check_gradients, forgetting, score_pass
 from leantrain.scoring.scores import Scores, ids_of
@@ -237,7 +236,12 @@ def score(
                 total += forgetting(correct)
             else:
                 keys = (0, 1) if hasattr(view, "batch") else find_keys(view[0], inputs, targets)
-                batches = _in_order(PlannedDataset(view, collate, keys), length, batch_size, num_workers)
+                batches = planned_dataloader(
+                    PlannedDataset(view, collate, keys),
+                    InOrder(length, batch_size),
+                    generator=generator(0, "scoring"),  # or the workers' seed would come from torch's global generator
+                    num_workers=num_workers,
+                )
                 asked = ((b.inputs, b.targets, b.index) for b in (batch.to(place) for batch in batches))
                 total += score_pass(model, asked, kind, length, gradients)
             cost += lean.cost + ensemble.pass_cost(length)
@@ -289,14 +293,6 @@ def _train(lean: Lean, loader: PlannedLoader, lr: float, device: torch.device) -
             optimizer.zero_grad(set_to_none=True)
         correct.append(lean.ledger["correct"].cpu().clone())
     return torch.stack(correct), labels
-
-
-def _in_order(dataset: PlannedDataset, length: int, batch_size: int, num_workers: int) -> Iterator[Batch]:
-    offsets = torch.tensor([*range(0, length, batch_size), length])
-    sampler = PlanSampler()
-    sampler.plan = Plan(-1, torch.arange(length), offsets, torch.zeros(len(offsets) - 1, dtype=torch.int64))
-    workers = generator(0, "scoring")  # or the loader would draw its workers' seed from torch's global generator
-    return iter(planned_dataloader(dataset, sampler, generator=workers, num_workers=num_workers))
 
 
 def _class_names(dataset: Any, count: int) -> tuple[str, ...]:
