@@ -611,6 +611,7 @@ def methods_command(name: str | None) -> None:
     for option in options:
         choices = f" [{', '.join(option.metadata['choices'])}]" if option.metadata["choices"] else ""
         default = str(option.default).lower() if isinstance(option.default, bool) else option.default
+        default = "(not set)" if default is None else default
         click.echo(f"  {option.name} = {default}{choices}\n      {option.metadata['help']}")
 
 

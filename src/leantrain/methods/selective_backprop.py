@@ -28,7 +28,7 @@ class SelectiveBackprop(Method):
         None, "share of the examples trained on, by choice of beta; 0.5 if not given", above=0, high=1
     )
     beta: float | None = option(None, "selectivity, instead of keep: keep is 1 / (1 + beta)", low=0)
-    history: int = option(1024, "recent losses that make the distribution; the paper's code: 1024", low=1)
+    history: int = option(1024, "recent losses that make the distribution", low=1)
     stale: int = option(0, "epochs that re-use the losses of the one before them, saving the forward passes", low=0)
 
     def __post_init__(self) -> None:
