@@ -1,8 +1,9 @@
 """What skipping, thinning, pruning and shrinking save on CIFAR-10, beside plain training of the same cost, over seeds.
 
     python benchmarks/rivals.py --study poster      Table 1 of the Diet Selective-Backprop poster, at CPU scale
-    python benchmarks/rivals.py --study resizing    progressive resizing and input scaling
-    python benchmarks/rivals.py --study others      AutoAssist, InfoBatch, oracle skipping beside MixTrain (002 Table 5)
+    python benchmarks/rivals.py --study resizing    progressive resizing, at resnet8's own width of 32
+    python benchmarks/rivals.py --study others      input scaling, AutoAssist, InfoBatch, oracle skipping and MixTrain
+                                                    (the last two: 002 Table 5)
 
 Each study is a `leantrain compare` of 10,000 images, 16 epochs, batch 128, SGD 0.2, linear schedule, seeds 0, 1, 2: its
 runs take turns epoch by epoch in one process, so that times are ratios, and every row has its equal-budget control
@@ -15,6 +16,7 @@ Results: docs/rivals.md.
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,12 +45,11 @@ STUDIES = {
             "Diet-Random 62.5 %": "diet-random[keep=0.5,scores={scores}]",
         },
     ),
-    "resizing": Study(
-        32, {"progressive-resizing": "progressive-resizing", "input-scaling, 22 of 32 px": "input-scaling[size=22]"}
-    ),
+    "resizing": Study(32, {"progressive-resizing": "progressive-resizing"}),
     "others": Study(
         16,
         {
+            "input scaling, 22 of 32 px": "input-scaling[size=22]",
             "AutoAssist": "autoassist",
             "oracle skipping": "oracle-skip",
             "MixTrain-CutMix": "mixtrain-cutmix",
@@ -85,12 +86,13 @@ def read(study: Study, out: Path) -> dict[str, Any]:
     from leantrain.methods import parse_method
 
     content = json.loads((out / "compare.json").read_text())
-    by_kind = {"plain": next(row for row in content["rows"] if row["role"] == "baseline")}
+    plain = next(row for row in content["rows"] if row["role"] == "baseline")
+    by_kind = {"plain": {**plain, "epoch_time": 1.0}}
     for label, pattern in study.rows.items():
         wanted = parse_method(pattern.replace(",scores={scores}", "").replace("[scores={scores}]", ""))
         for row in content["rows"]:
             if row["role"] == "method" and _without_file(row["method"]) == str(wanted):
-                by_kind[label] = row
+                by_kind[label] = {**row, "epoch_time": time_of(row, out)}
                 by_kind[f"{label}: plain at equal cost"] = next(
                     other for other in content["rows"]
                     if other["role"] == "equal-budget" and other["control_of"] == row["method"]
@@ -105,6 +107,22 @@ def _without_file(method: str) -> str:
 
     parsed = parse_method(method)
     return str(dataclasses.replace(parsed, scores=None) if isinstance(parsed, Pruning) else parsed)
+
+
+def time_of(row: dict[str, Any], out: Path) -> float | None:
+    """An epoch's time as a share of the plain one's in the same round: the median over seeds, the mean over epochs.
+
+    The median, because other work on the machine slows single epochs down; the mean, because epochs may differ in size.
+    """
+    seconds: dict[tuple[str, int, int], float] = {}
+    for line in (out / "turns.jsonl").read_text().splitlines():
+        turn = json.loads(line)
+        seconds[turn["row"], turn["seed"], turn["epoch"]] = turn["seconds"]
+    ratios: dict[int, list[float]] = {}
+    for (label, seed, epoch), own in seconds.items():
+        if label == row["label"] and ("sgd", seed, epoch) in seconds:
+            ratios.setdefault(epoch, []).append(own / seconds["sgd", seed, epoch])
+    return statistics.mean(statistics.median(found) for found in ratios.values()) if ratios else None
 
 
 def percent(row: dict[str, Any]) -> str:
@@ -123,9 +141,7 @@ def lines(study: Study, rows: dict[str, Any]) -> list[list[str]]:
         if label not in rows:
             continue
         row, control = rows[label], rows.get(f"{label}: plain at equal cost")
-        time = "" if row["time_ratio"] is None else f"{row['time_ratio']:.2f}"
-        if row["time_ratio_spread"]:
-            time += f" ± {row['time_ratio_spread']:.2f}"
+        time = "" if row["epoch_time"] is None else f"{row['epoch_time']:.2f}"
         made.append([
             label, f"{row['cost_ratio']:.2f}", time, percent(row), gap(row["difference_to_full"]),
             percent(control) if control else "", gap(row["difference_to_control"]),

@@ -344,9 +344,13 @@ def test_import_is_lazy_and_fast() -> None:
 
 
 def test_a_method_that_does_not_fit_the_data_leaves_no_run_behind(tmp_path: Path) -> None:
-    for method, said in (("input-scaling[size=99]", "images have 32"), ("el2n[scores=gone.npz]", "no scores file")):
+    for method, said in (
+        ("input-scaling[size=99]", "images have 32"),
+        ("el2n[scores=gone.npz]", "no scores file"),
+        ("el2n", "costs 1,120 examples, and the budget of 0.5 is 160"),
+    ):
         with pytest.raises(LeanError, match=said):
-            call("train", *SMALL, "--epochs", 2, "--method", method, "--out", tmp_path / "run")
+            call("train", *SMALL, "--epochs", 2, "--budget", 0.5, "--method", method, "--out", tmp_path / "run")
         assert not (tmp_path / "run" / "config.yaml").exists()
 
 

@@ -178,8 +178,6 @@ class Lean:
             )
         if method.wanted is not None and method.wanted.file is not None and Path(method.wanted.file).exists():
             self._read_scores(method.wanted.file)
-        if method.wanted is not None and method.wanted.file is None:
-            self._check_affordable(method.wanted.cost * len(dataset))
         if method.shrinks:
             self._shrinker = Shrinker(model, self._example(model) if example is None else example)
             for scale in method.scales(self._shrinker.side):  # a size that the model cannot take is told now
@@ -314,7 +312,7 @@ class Lean:
         if not self.needs_scores or self._plan is not None:
             raise LeanError(f"{self.method} has its scores already; give others to a new run.")
         if not reused:
-            self._check_affordable(scores.cost)
+            self.check_affordable(scores.cost)
         source = self._dataset.source
         rows = scores.rows(ids_of(source))
         self._check_labels(scores.targets[rows], getattr(source, "targets", None))
@@ -333,7 +331,8 @@ class Lean:
     def _read_scores(self, file: str) -> None:
         self.use_scores(load_scores(Path(file)), reused=True)
 
-    def _check_affordable(self, cost: float) -> None:
+    def check_affordable(self, cost: float) -> None:
+        """Refuse scores that would use the whole budget up."""
         if self._total_cost is not None and cost >= self._total_cost:
             raise LeanError(
                 f"making the scores of {self.method} costs {cost:,.0f} examples, and the budget of {self.budget} is "

@@ -229,7 +229,10 @@ class Run:
 
     def check(self) -> None:
         """Plan the first epoch, so that options which do not fit the data are told before anything is written."""
-        if not self._makes_scores:
+        if self._makes_scores:
+            assert self.lean.method.wanted is not None
+            self.lean.check_affordable(self.lean.method.wanted.cost * len(self.images.train))
+        else:
             self.lean.start_epoch(self.config.batch_size)
 
     def _make_scores(self) -> None:

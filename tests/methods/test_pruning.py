@@ -205,8 +205,9 @@ def test_a_method_without_its_scores_says_how_to_make_them() -> None:
 def test_a_budget_that_the_scores_use_up_is_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(LeanError, match="costs 840 examples, and the budget of 0.1 is 48; raise the budget"):
-            leantrain.attach(nn.Linear(5, 3), blobs(), "el2n", epochs=4, budget=0.1)  # before any of it is trained
+        lean = leantrain.attach(nn.Linear(5, 3), blobs(), "el2n", epochs=4, budget=0.1)
+    with pytest.raises(LeanError, match="costs 60 examples, and the budget of 0.1 is 48; raise the budget"):
+        lean.use_scores(scores_of(blobs(), torch.rand(120)))
 
 
 def test_progress_starts_after_the_scores_are_paid_for() -> None:
