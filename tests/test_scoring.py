@@ -24,7 +24,7 @@ from leantrain.display import Quiet
 from leantrain.errors import LeanError
 from leantrain.models import build
 from leantrain.scoring import Scores, compare_scores, from_run, load, score, score_images
-from leantrain.scoring.compare import spearman
+from leantrain.scoring.compare import combined, spearman
 from leantrain.scoring.figures import histogram
 from leantrain.scoring.measures import el2n, forgetting, frozen, gradient_norms, loss, score_pass
 from leantrain.scoring.summary import summarise
@@ -502,6 +502,11 @@ def test_the_overlap_counts_what_both_would_prune() -> None:
     assert (found["a"], found["b"], found["common"]) == ("el2n", "grand", 4)
 
 
+def test_the_combined_rank_is_lowest_where_both_are_low() -> None:
+    a, b = handmade([0.0, 1.0, 2.0, 3.0]), handmade([0.0, 3.0, 1.0, 2.0], kind="grand")
+    assert combined(a, b).values.tolist() == pytest.approx([0.25, 0.75, 0.625, 0.875])  # ranks 1 2 3 4 and 1 4 2 3
+
+
 def test_the_same_scores_agree_wholly_and_unrelated_ones_by_chance() -> None:
     rng = torch.Generator().manual_seed(0)
     one, other = (handmade(torch.rand(4000, generator=rng).tolist()) for _ in range(2))
@@ -639,7 +644,9 @@ def test_two_files_are_compared(
     from_run(trained).save(tmp_path / "use.npz")
     call("score", "--compare", scored / "s.npz", tmp_path / "use.npz", "--out", tmp_path / "out")
     assert "Spearman rank correlation: " in capsys.readouterr().out
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"overlap.png", "compare.json"}
+    written = {"overlap.png", "compare.json", "combined.npz", "combined.png"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == written
+    assert load(tmp_path / "out" / "combined.npz").made_with["of"] == ["el2n", "use"]
     call("score", "--compare", scored / "s.npz", tmp_path / "use.npz", "--json")
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "out" / "compare.json").read_text())

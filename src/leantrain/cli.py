@@ -417,12 +417,18 @@ def _write_scores(scores: Scores, images: ImageSet, out: Path | None, as_json: b
 def _compare_scores(one: Path, other: Path, out: Path | None, as_json: bool) -> None:
     from leantrain.scoring import compare_scores, load
 
-    compared = compare_scores(load(one), load(other))
+    scores = load(one), load(other)
+    compared = compare_scores(*scores)
     if out is not None:
         from leantrain.files import write_text
-        from leantrain.scoring.figures import overlap, write
+        from leantrain.scoring.compare import combined, images_with
+        from leantrain.scoring.figures import gallery, overlap, write
 
         write(overlap(compared), out / "overlap.png")
+        both = combined(*scores)
+        both.save(out / "combined.npz")
+        if (images := images_with(both)) is not None:
+            write(gallery(both, images), out / "combined.png")
         write_text(out / "compare.json", json.dumps(compared, indent=2) + "\n")
         click.echo(f"written to {out}", err=True)
     if as_json:

@@ -60,6 +60,36 @@ def compare_scores(a: Scores, b: Scores) -> dict[str, Any]:
     }
 
 
+def combined(a: Scores, b: Scores) -> Scores:
+    """The mean of an example's ranks in two scores, 0…1: what both find easy is lowest."""
+    known = set(b.ids)
+    rows = a.rows([name for name in a.ids if name in known])
+    ids = tuple(a.ids[row] for row in rows.tolist())
+    ranks = [_ranks(side.values_for(ids).double().numpy()) for side in (a, b)]
+    return Scores(
+        values=torch.from_numpy((ranks[0] + ranks[1]) / (2 * len(ids))).float(),
+        ids=ids,
+        targets=a.targets[rows],
+        classes=a.classes,
+        kind="combined",
+        cost=a.cost + b.cost,
+        seconds=a.seconds + b.seconds,
+        made_with={**a.made_with, "of": [a.kind, b.kind]},
+    )
+
+
+def images_with(scores: Scores) -> ImageSet | None:
+    """The images that were scored, where they are still to be found."""
+    from leantrain.train import load_images
+
+    try:
+        names = ("data", "train_limit", "validation")
+        images = load_images(TrainConfig(**{name: scores.made_with[name] for name in names}))
+    except (LeanError, KeyError):
+        return None
+    return images if ids_of(images.train) == scores.ids else None
+
+
 def _class(scores: Scores) -> str:
     """Of the first example, to tell data sets apart by in a message."""
     return scores.classes[int(scores.targets[0])]

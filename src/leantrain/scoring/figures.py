@@ -36,6 +36,7 @@ MEANING = {
     "forgetting": "how often it went from right to wrong; never right: the number of epochs",
     "loss": "cross-entropy",
     "use": "epochs that trained on it",
+    "combined": "mean rank in two scores",
 }
 BINS = 60
 COLUMNS = 10
@@ -162,6 +163,9 @@ def _made(scores: Scores) -> str:
     made = scores.made_with
     if scores.kind == "use":
         return f"{made.get('method')} on {made.get('data')}, {made.get('epochs')} epochs."
+    if scores.kind == "combined":
+        one, other = (NAMES[kind] for kind in made["of"])
+        return f"Mean of the ranks by {one} and by {other}, {made.get('data')}."
     models = made.get("models", 1)
     return (
         f"Mean of {models} {made.get('model')} model{'s' * (models != 1)} trained for {made.get('epochs')} epochs on "

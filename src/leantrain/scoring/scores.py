@@ -32,7 +32,7 @@ class Scores:
         ids: who each example is, whatever part of the set is trained on; "0", "1", … where a data set does not say.
         targets: int64, their labels.
         classes: the names of the labels.
-        kind: "el2n", "grand", "forgetting", "loss" or "use".
+        kind: "el2n", "grand", "forgetting", "loss", "use" or "combined".
         cost: what making them cost, in examples of plain training.
         seconds: how long it took.
         made_with: plain values that say from what: data, model, epochs, seed, ….

@@ -21,7 +21,14 @@ SHOWN = 20
 PRUNED = 0.25
 """The share of the examples at which figures and tables say what pruning the lowest would take away."""
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-NAMES = {"el2n": "EL2N", "grand": "GraNd", "forgetting": "forgetting", "loss": "loss", "use": "use"}
+NAMES = {
+    "el2n": "EL2N",
+    "grand": "GraNd",
+    "forgetting": "forgetting",
+    "loss": "loss",
+    "use": "use",
+    "combined": "combined rank",
+}
 
 
 def order(scores: Scores) -> Tensor:
