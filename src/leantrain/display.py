@@ -25,6 +25,7 @@ class Display(Protocol):
     """How a run tells what it does."""
 
     def start(self, epochs: int, done: float) -> None: ...
+    def scoring(self, progress: float) -> None: ...
     def epoch(self, number: int, batches: int, done: int) -> None: ...
     def step(self, examples: int, progress: float) -> None: ...
     def row(self, row: dict[str, Any]) -> None: ...
@@ -36,6 +37,7 @@ class Quiet:
     """Shows nothing; for a run inside something that has a display of its own."""
 
     def start(self, epochs: int, done: float) -> None: ...
+    def scoring(self, progress: float) -> None: ...
     def epoch(self, number: int, batches: int, done: int) -> None: ...
     def step(self, examples: int, progress: float) -> None: ...
     def row(self, row: dict[str, Any]) -> None: ...
@@ -84,6 +86,11 @@ class Bars:
         self._run = self._bars.add_task("run, %", total=100, completed=int(100 * done), speed="")
         self._epoch = self._bars.add_task("epoch", total=1, speed="")
 
+    def scoring(self, progress: float) -> None:
+        """How far the models are that a method's scores come from, before the first epoch."""
+        assert self._epoch is not None
+        self._bars.update(self._epoch, total=100, completed=round(100 * progress, 1), description="scoring, %")
+
     def epoch(self, number: int, batches: int, done: int) -> None:
         assert self._epoch is not None
         self._bars.reset(self._epoch, total=batches, completed=done, description=f"epoch {number + 1}/{self._epochs}")
@@ -113,6 +120,9 @@ class TableBar(Bars):
     def start(self, epochs: int, done: float) -> None:
         self._bars.start()
         self._run = self._bars.add_task("comparing, %", total=100, completed=int(100 * done), speed="")
+
+    def scoring(self, progress: float) -> None:
+        """A comparison's bar moves with its runs."""
 
     def step(self, examples: int, progress: float) -> None:
         assert self._run is not None

@@ -525,6 +525,7 @@ class _UntilStopped(Notes):
         self._run = run
 
     def step(self, examples: int, progress: float) -> None:
+        self._run.display.scoring(progress)
         self._run._leave_if_asked()
 
 
