@@ -114,14 +114,14 @@ def time_of(row: dict[str, Any], out: Path) -> float | None:
 
     The median, because other work on the machine slows single epochs down; the mean, because epochs may differ in size.
     """
-    seconds: dict[tuple[str, int, int], float] = {}
+    seconds: dict[tuple[str, str, int, int], float] = {}
     for line in (out / "turns.jsonl").read_text().splitlines():
         turn = json.loads(line)
-        seconds[turn["row"], turn["seed"], turn["epoch"]] = turn["seconds"]
+        seconds[turn["row"], turn["session"], turn["seed"], turn["epoch"]] = turn["seconds"]
     ratios: dict[int, list[float]] = {}
-    for (label, seed, epoch), own in seconds.items():
-        if label == row["label"] and ("sgd", seed, epoch) in seconds:
-            ratios.setdefault(epoch, []).append(own / seconds["sgd", seed, epoch])
+    for (label, *when), own in seconds.items():
+        if label == row["label"] and ("sgd", *when) in seconds:
+            ratios.setdefault(when[-1], []).append(own / seconds[("sgd", *when)])
     return statistics.mean(statistics.median(found) for found in ratios.values()) if ratios else None
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from leantrain.cli import cli, main
 from leantrain.errors import LeanError
+from leantrain.report.collect import collect
 from program import SMALL, rows, run
 
 
@@ -362,3 +363,5 @@ def test_a_comparison_says_what_its_costs_leave_out(tmp_path: Path) -> None:
     call("compare", *SMALL, "--epochs", 1, "--seeds", 1, "--no-controls", "--methods", method, "--out", out)
     told = json.loads((out / "compare.json").read_text())["notes"][method]
     assert "cost 1.3 epochs, paid elsewhere and not counted here" in told
+    assert collect([out])[0]["about"] == [{"name": method, "reason": told}]
+    assert "making scores" not in collect([out])[0]["overhead"][1]["parts"]  # not this run's time

@@ -386,6 +386,8 @@ def _free_scores_file(out: Path) -> Path:
     from leantrain.scoring.scores import check_suffix
 
     check_suffix(out)
+    if any(mark in str(out) for mark in ",[]"):
+        raise LeanError(f"--out is '{out}', but a method's name cannot hold ',', '[' or ']'; choose another one.")
     folder = out.with_suffix("")
     for taken in (out, folder / "summary.json", *([folder] if folder.is_file() else [])):
         if taken.exists():
@@ -419,6 +421,8 @@ def _compare_scores(one: Path, other: Path, out: Path | None, as_json: bool) -> 
 
     scores = load(one), load(other)
     compared = compare_scores(*scores)
+    if out is not None and (out.is_file() or (out / "compare.json").exists()):
+        raise LeanError(f"--out is '{out}', which is there already; choose another folder, or remove it.")
     if out is not None:
         from leantrain.files import write_text
         from leantrain.scoring.compare import combined, images_with
@@ -429,6 +433,8 @@ def _compare_scores(one: Path, other: Path, out: Path | None, as_json: bool) -> 
         both.save(out / "combined.npz")
         if (images := images_with(both)) is not None:
             write(gallery(both, images), out / "combined.png")
+        else:
+            click.echo(f"no picture of the images, as they are not all in {both.made_with.get('data')} now", err=True)
         write_text(out / "compare.json", json.dumps(compared, indent=2) + "\n")
         click.echo(f"written to {out}", err=True)
     if as_json:

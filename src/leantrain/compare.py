@@ -191,7 +191,7 @@ class Comparison:
     def _turn(self, entry: Entry, run: Run) -> bool:
         """Train one epoch of one run; says whether there is more to train."""
         self._running = run
-        whole = run.lean.position == 0 or run.lean.position >= len(run.lean.plan)
+        whole = run.lean.position == 0 or run.lean.epoch_done
         before = run.lean.progress
         try:
             if not run.finished:

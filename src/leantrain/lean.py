@@ -231,8 +231,10 @@ class Lean:
             return 0.0
         start, end = self._span
         done = self._done_cost / self._plan.cost
-        if self._plan.thinning is not None:
-            # What the epoch will cost is not known; how many of its candidates had their turn is.
+        if self._plan.thinning is not None and self._total_cost is not None and end < 1.0:
+            # What the epoch will cost is not known, but what was spent is; only the last epoch must end at 1.
+            return min(end, (self.cost - self._paid) / (self._total_cost - self._paid))
+        if self._plan.thinning is not None:  # how many of its candidates had their turn is known too
             waits = 0.5 if self._done >= len(self._plan) and self._leftover is not None else 0.0
             done = (self._done - waits) / len(self._plan)
         return start + (end - start) * min(1.0, done)
@@ -255,7 +257,8 @@ class Lean:
     def start_epoch(self, batch_size: int) -> Plan:
         """Plan the next epoch; or go on with the one that is planned, if it has not begun or was cut and resumed.
 
-        So asking for a loader's length, looking at a first batch or making another loader costs no epoch.
+        So asking for a loader's length, looking at a first batch or making another loader of that batch size costs no
+        epoch.
         """
         if self._plan is not None:
             waiting = self._done == 0 and self._done_cost == 0 and self._planned_for == batch_size
@@ -271,8 +274,7 @@ class Lean:
                 f'and give the file as "{self.method.name}[scores=FILE]", or call lean.use_scores.'
             )
         self._planned_for, self._resumed = batch_size, False
-        # What making scores took of the budget comes before the run's progress.
-        paid = self._state["scores"]["cost"] if "scores" in self._state and not self._state["scores"]["reused"] else 0.0
+        paid = self._paid
         total = None if self._total_cost is None else self._total_cost - paid
         start = self._span[1] if total is None else min(1.0, (self.cost - paid) / total)
         side = 0 if self._shrinker is None else self._shrinker.side
@@ -315,13 +317,20 @@ class Lean:
             self.check_affordable(scores.cost)
         source = self._dataset.source
         rows = scores.rows(ids_of(source))
-        self._check_labels(scores.targets[rows], getattr(source, "targets", None))
+        # Others may change what their `targets` say on the way to a batch.
+        self._check_labels(scores.targets[rows], source.targets if hasattr(source, "batch") else None)
         self._state = {
             **self._state,
             **self.method.discard(self.ledger, scores.values[rows], scores.targets[rows]),
             "scores": {"cost": scores.cost, "seconds": scores.seconds, "reused": reused},
         }
         self.cost += 0.0 if reused else scores.cost
+
+    @property
+    def _paid(self) -> float:
+        """What making scores took of the budget, before the run's progress began."""
+        scores = self._state.get("scores")
+        return 0.0 if scores is None or scores["reused"] else scores["cost"]
 
     @property
     def scores_told(self) -> dict[str, Any] | None:
@@ -341,9 +350,9 @@ class Lean:
 
     def _check_labels(self, scored: Tensor, own: Any) -> None:
         """Refuse scores of another data set: ids may be mere places, but then the labels differ."""
-        if own is None or len(own) != len(scored):  # a data set that does not tell its labels
+        if not isinstance(own, Tensor) or len(own) != len(scored):  # a data set that does not tell its labels
             return
-        wrong = int((torch.as_tensor(own).cpu() != scored).sum())
+        wrong = int((own.cpu() != scored).sum())
         if wrong:
             raise LeanError(
                 f"{wrong} of {len(scored)} examples have another label than their scores say; these are the scores of "
@@ -366,6 +375,11 @@ class Lean:
     @torch.no_grad()
     def _look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The clean losses of a batch, and which are correct, from a model that stays as it is."""
+        if isinstance(batch.inputs, Tensor) and batch.inputs.dtype == torch.uint8:
+            raise LeanError(
+                f"the inputs of a batch are bytes, and {self.method} looks at them before the loop can convert them; "
+                "give what the loop does to a batch as attach(prepare=…)."
+            )
         with frozen(self.model), _unsynchronised(self.model) if self._dataset.ranks > 1 else contextlib.nullcontext():
             logits = self._forward(batch.inputs).float()
         return F.cross_entropy(logits, batch.targets, reduction="none"), logits.argmax(1) == batch.targets
@@ -388,11 +402,6 @@ class Lean:
 
     def _keep(self, batch: Batch) -> tuple[Batch, float, dict[str, Any]]:
         batch = batch.to(self._device(self.model))
-        if isinstance(batch.inputs, Tensor) and batch.inputs.dtype == torch.uint8:
-            raise LeanError(
-                f"the inputs of a batch are bytes, and {self.method} looks at them before the loop can convert them; "
-                "give what the loop does to a batch as attach(prepare=…)."
-            )
         cost, losses = 0.0, None
         with self.clock.measure("scoring", batch.index.device):
             thinning = self.plan.thinning
@@ -569,8 +578,10 @@ class Lean:
         self._state = state["state"]
         self._plan = None if state["plan"] is None else Plan.from_state_dict(state["plan"])
         self._done, self._done_cost = state["done"], state["done_cost"]
-        self._done_examples, self._done_steps = state["done_examples"], state["done_steps"]
-        self._leftover = None if state["leftover"] is None else Batch.from_state_dict(state["leftover"])
+        offsets = [0] if self._plan is None else self._plan.offsets.tolist()  # saved before these were kept
+        self._done_examples = state.get("done_examples", offsets[state["done"]])
+        self._done_steps = state.get("done_steps", state["done"])
+        self._leftover = None if state.get("leftover") is None else Batch.from_state_dict(state["leftover"])
         self._ahead = {}
         self._span = (state["span"][0], state["span"][1])
         self.cost, self.examples = state["cost"], state["examples"]

@@ -118,7 +118,7 @@ class Batch:
         weight = None
         if self.weight is not None and other.weight is not None:
             weight = torch.cat([self.weight, other.weight])
-        data = _joined(self.data, other.data)
+        data = _joined(self.data, other.data, (len(self), len(other)))
         return dataclasses.replace(self, data=data, index=torch.cat([self.index, other.index]), weight=weight)
 
     def state_dict(self) -> dict[str, Any]:
@@ -358,17 +358,17 @@ def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: 
     return data
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _joined(first: Any, second: Any, lengths: tuple[int, int]) -> Any:
     """Two nested collate results as one, the rows of every tensor and column behind the other's."""
     if isinstance(first, Tensor):
         return torch.cat([first, second]) if first.ndim else second
     if isinstance(first, Mapping):
-        return {key: _joined(value, second[key]) for key, value in first.items()}
-    if _is_column(first):
+        return {key: _joined(value, second[key], lengths) for key, value in first.items()}
+    if _is_column(first) and (len(first), len(second)) == lengths:
         return _sequence_like(first, [*first, *second])
     if isinstance(first, tuple | list):
         # Like the second: the first may come from a checkpoint, which knows no named tuples.
-        return _sequence_like(second, [_joined(a, b) for a, b in zip(first, second, strict=True)])
+        return _sequence_like(second, [_joined(a, b, lengths) for a, b in zip(first, second, strict=True)])
     return first
 
 

@@ -167,7 +167,7 @@ class Plan:
     @staticmethod
     def from_state_dict(state: dict[str, Any]) -> Plan:
         forms = tuple(Form(int(k), float(s)) for k, s in state["forms"])
-        thinning = None if state["thinning"] is None else Thinning(*state["thinning"])
+        thinning = None if state.get("thinning") is None else Thinning(*state["thinning"])
         return Plan(**{**state, "forms": forms, "thinning": thinning})
 
 

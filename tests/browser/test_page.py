@@ -305,6 +305,7 @@ def test_runs_alone_and_what_is_missing_are_shown_too(browser: Any, page_file: P
     assert page.locator("nav a").count() == 3
     notes = " ".join(page.locator(".note").all_inner_texts())
     assert "kept no history" in notes
+    assert "undefined" not in notes
     assert "no longer what the run was trained on" in notes
     explorer = page.locator(".explorer").last
     assert page.locator(".explorer").count() == 2

@@ -63,7 +63,8 @@ def test_infobatch_is_unbiased_and_keeps_the_published_share() -> None:
 def test_infobatch_is_full_at_first_and_in_its_last_eighth(epochs: int) -> None:
     ledger = ledger_of([0.1] * 30 + [3.0] * 10)
     full = [e for e in range(epochs) if plan("infobatch", ledger, e, epochs).examples == 40]
-    assert full == [e for e in range(epochs) if e / epochs >= 0.875]
+    assert full == [e for e in range(epochs) if (e + 1) / epochs > 0.875]
+    assert epochs - 1 in full
     assert plan("infobatch", Ledger(40), 0, epochs).examples == 40  # nothing is known yet
     assert (plan("infobatch", ledger, epochs - 1, epochs).weight is None) == (epochs - 1 in full)
 
@@ -100,7 +101,7 @@ def test_every_method_has_its_card(name: str) -> None:
     cards = Path(__file__).parents[2] / "docs" / "methods"
     card = cards / f"{'mixtrain' if name.startswith('mixtrain') else name}.md"
     text = card.read_text()
-    for heading in ("What it does", "When it helps", "What it costs", "Defaults", "Conflicts"):
+    for heading in ("What it does", "When it helps", "What it costs", "Defaults", "Conflicts", "Who invented it"):
         assert f"**{heading}.**" in text, heading
 
 
@@ -233,9 +234,14 @@ def test_scores_are_given_once_and_before_the_first_epoch(tmp_path: Path) -> Non
 
 def test_scores_of_another_data_set_are_refused(tmp_path: Path) -> None:
     class Told(TensorDataset):
+        """One that makes whole batches and tells its labels, as the sets of `leantrain train` do."""
+
         @property
         def targets(self) -> torch.Tensor:
             return self.tensors[1]
+
+        def batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, ...]:
+            return self[indices]
 
     data = Told(*blobs().tensors)
     other = dataclasses.replace(scores_of(data, torch.rand(120)), targets=data.tensors[1].roll(1))

@@ -123,7 +123,7 @@ def test_what_cannot_be_shrunk_is_refused_at_once() -> None:
         leantrain.attach(linear, images(), "progressive-resizing", epochs=1)
 
 
-@pytest.mark.parametrize(("epochs", "budget"), [(3, 0.3), (16, 0.05), (10, 0.5), (4, 2.0)])
+@pytest.mark.parametrize(("epochs", "budget"), [(3, 0.3), (16, 0.05), (10, 0.5), (4, 2.0), (1, 0.26)])
 def test_a_budget_ends_at_full_size_too(epochs: int, budget: float) -> None:
     lean = leantrain.attach(resnet8(), images(), "progressive-resizing", epochs=epochs, budget=budget)
     shown = []

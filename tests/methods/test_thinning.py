@@ -289,13 +289,16 @@ def test_prepare_is_what_the_model_sees_when_it_is_asked() -> None:
 
 @pytest.mark.parametrize("name", ["selective-backprop", "selective-backprop[stale=1]", "autoassist"])
 def test_a_budget_is_met_within_a_tenth_and_progress_only_grows(name: str) -> None:
-    lean = leantrain.attach(model_of(), digits(), name, epochs=6, budget=0.5)
+    lean = leantrain.attach(model_of(), digits(), name, epochs=12, budget=0.5)
+    optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.05)  # as losses fall, less is kept than expected
     progress = [0.0]
     while not lean.finished:
         for batch in lean.loader(32):
-            lean.loss(batch)
+            lean.loss(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
             progress.append(lean.progress)
-    assert lean.cost == pytest.approx(600, abs=60)  # what will be kept is guessed
+    assert lean.cost == pytest.approx(1200, abs=120)  # what will be kept is guessed
     assert progress == sorted(progress)
     assert progress[-1] == 1.0 > progress[-2]
 

@@ -79,6 +79,7 @@ def test_scores_made_before_a_cut_are_not_made_again(tmp_path: Path) -> None:
     assert again.lean.cost == pytest.approx(200 * (1 + 1 / 3) + 4 * kept)
 
 
+@pytest.mark.timeout(120)
 def test_a_signal_ends_the_making_of_scores(tmp_path: Path) -> None:
     class StopWhenScoring(Quiet):
         run: Run | None = None

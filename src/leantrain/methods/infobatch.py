@@ -25,7 +25,8 @@ class InfoBatch(Method):
         loss = ledger["loss"].cpu()
         known = loss.isfinite()
         everything = torch.arange(len(ledger), dtype=torch.int32)
-        ending = moment.progress >= 1.0 - self.full - 1e-9
+        # Full is every epoch that reaches into the last share: so it is never cut short, however few epochs there are.
+        ending = moment.progress + 1.0 / moment.epochs > 1.0 - self.full + 1e-9
         if ending or not known.any():
             return whole_plan(moment.epoch, everything, moment.batch_size, rng), state
         easy = known & (loss < loss[known].mean(dtype=torch.float64))

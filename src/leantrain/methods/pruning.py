@@ -109,7 +109,8 @@ class Pruning(Method):
         told: dict[str, Any] = {"pruned": pruned / len(ledger), **super().report(state, ledger, plan)}
         if plan.epoch == 0:
             paid = state["scores"]
-            told["ensemble_cost"], told["ensemble_seconds"] = paid["cost"], paid["seconds"]
+            if not paid["reused"]:
+                told["ensemble_cost"], told["ensemble_seconds"] = paid["cost"], paid["seconds"]
             told["note"] = (
                 f"{pruned:,} of {len(ledger):,} examples pruned; making the scores cost "
                 f"{paid['cost'] / len(ledger):.1f} epochs, "

@@ -56,7 +56,8 @@ class ProgressiveResizing(Method):
     def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
         scale = self.scale_at(moment.progress)
         # The last epoch is whole, however few there are: the last by number, or the one that the budget will cut.
-        last = moment.epoch + 1 == moment.epochs if math.isinf(moment.left) else scale**2 * len(ledger) >= moment.left
+        cost = scale**2 * (len(ledger) + moment.batch_size / 2)  # what is left afterwards must be worth a batch
+        last = moment.epoch + 1 == moment.epochs if math.isinf(moment.left) else cost >= moment.left
         return _shrunk_plan(ledger, moment, 1.0 if last else scale, rng), state
 
     def scales(self, side: int) -> tuple[float, ...]:

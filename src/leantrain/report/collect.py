@@ -127,7 +127,7 @@ def _comparison(folder: Path, share: int) -> Json:
         "facts": [*_facts(config), f"{seeds} seed{'s' * (seeds != 1)}"],
         "verdicts": [_verdict(row, summary["margin"]) for row in methods],
         "failures": [{"name": name, "reason": reason} for name, reason in summary.get("failures", {}).items()],
-        "notes": [{"name": name, "reason": note} for name, note in summary.get("notes", {}).items()],
+        "about": [{"name": name, "reason": note} for name, note in summary.get("notes", {}).items()],
         "margin": summary["margin"],
         "table": _comparison_table(summary["rows"]),
         "timed": any(row["time_ratio"] is not None for row in methods),
@@ -214,7 +214,7 @@ def _plain_runs(runs: list[RunFolder], share: int) -> Json:
             for label, run in zip(labels, runs, strict=True)
             if run.result is None
         ],
-        "notes": [],
+        "about": [],
         "table": _run_table(series),
         "timed": True,
         "points": [],

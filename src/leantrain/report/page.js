@@ -792,7 +792,7 @@
     }
     top.push(sortable(study, look));
     if (study.kind === "comparison") top.push(make("p", { class: "dim" }, `Accuracies within ${study.margin} points count as the same. Click a heading to sort.`));
-    for (const { name, reason } of [...study.failures, ...study.notes]) top.push(make("p", { class: "note" }, `${name}: ${reason}`));
+    for (const { name, reason } of [...study.failures, ...study.about]) top.push(make("p", { class: "note" }, `${name}: ${reason}`));
     for (const text of study.notes) top.push(make("p", { class: "note" }, text));
     part(study.kind === "comparison" ? "Verdict" : "Result", "", top);
     if (study.points.length) part("Is it worth it?", "", decision(study, look));

@@ -125,6 +125,8 @@ def from_run(folder: Path, images: ImageSet | None = None) -> Scores:
         folder: what `leantrain train` wrote, with its history.
         images: the run's data set, where it is loaded already (`images_of`).
     """
+    from leantrain.train import read_rows
+
     started = time.perf_counter()
     config = _config(folder)
     epochs = history.epochs_in(folder / "history")
@@ -143,7 +145,7 @@ def from_run(folder: Path, images: ImageSet | None = None) -> Scores:
         targets=images.train.targets,
         classes=images.classes,
         kind="use",
-        cost=0.0,  # the run is paid for
+        cost=read_rows(folder / "metrics.jsonl")[-1]["total_cost"],
         seconds=time.perf_counter() - started,
         made_with={
             "data": config.data,
