@@ -20,9 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## compare plain training with MixTrain and a rival on scikit-learn's digits
+demo: $(READY)  ## compare plain training with MixTrain and progressive resizing on scikit-learn's digits
 	@$(BIN)/leantrain compare --data digits --width 16 --epochs 10 --seeds 2 --out "$$(mktemp -d)/demo" \
-		--methods "mixtrain-cutmix,random-backprop[keep=0.5]"
+		--methods "mixtrain-cutmix,progressive-resizing"
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests
