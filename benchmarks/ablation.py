@@ -8,7 +8,7 @@ Four studies, all with resnet8 of width 16, batch 128, SGD 0.2, linear schedule,
 short     10,000 images, 16 epochs: the methods as a whole
 long       5,000 images, 40 epochs: the same
 parts      3,000 images, 12 epochs: the papers' ablations (000 Fig. 10A; 002 Tables 3 and 4) and our options
-skipping   3,000 images, 12 epochs: MixTrain beside skipping by an oracle (002 Table 5)
+skipping   3,000 images, 12 epochs: MixTrain beside skipping by an oracle (002 Table 5), and other rivals
 
 Every row has its equal-budget control: plain training with fewer epochs, its schedule fully decayed, at the cost that
 the row really had with that seed. Finished runs are kept: the script goes on where it stopped, and adds seeds.
@@ -55,6 +55,14 @@ PARTS = {
     "exponential average": "mixtrain-cutmix[average=ema]",
     "MixUp, adaptive = MixTrain-MixUp": "mixtrain-mixup",
 }
+RIVALS = {
+    "MixTrain-CutMix": "mixtrain-cutmix",
+    "oracle skipping": "oracle-skip",
+    "AutoAssist": "autoassist",
+    "InfoBatch": "infobatch",
+    "progressive resizing": "progressive-resizing",
+    "input scaling, 22 of 32 px": "input-scaling[size=22]",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +76,7 @@ STUDIES = {
     "short": Study(10_000, 16, METHODS),
     "long": Study(5_000, 40, METHODS),
     "parts": Study(3_000, 12, PARTS),
-    "skipping": Study(3_000, 12, {"MixTrain-CutMix": "mixtrain-cutmix", "oracle skipping": "oracle-skip"}),
+    "skipping": Study(3_000, 12, RIVALS),
 }
 
 
