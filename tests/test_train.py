@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import pty
 import resource
 import subprocess
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +141,17 @@ def test_weight_decay_spares_biases_and_normalisation() -> None:
     run = make_run()
     for group in run._optimizer.param_groups:
         assert all((p.ndim > 1) == (group["weight_decay"] > 0) for p in group["params"])
+
+
+@pytest.mark.parametrize("method", ["sgd", "selective-backprop", "progressive-resizing"])
+def test_a_run_that_is_let_go_takes_its_loader_along(method: str) -> None:
+    # Else the workers of every finished run of a comparison would live on, and fail noisily at its end.
+    run = make_run(method=method)
+    run.train()
+    loader = weakref.ref(run._loader)
+    gc.disable()
+    try:
+        del run
+        assert loader() is None
+    finally:
+        gc.enable()

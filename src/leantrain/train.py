@@ -125,7 +125,7 @@ class Run:
             budget=config.budget,
             seed=config.seed,
             label_smoothing=config.label_smoothing,
-            prepare=self._prepare,
+            prepare=_Prepare(self._augment, self.device),
             example=self._example_inputs(),
         )
         self._loader = self.lean.loader(config.batch_size, **self._loader_options())
@@ -173,11 +173,6 @@ class Run:
     def _example_inputs(self) -> Tensor:
         inputs, _ = self.images.train.batch(torch.arange(min(2, len(self.images.train))), -1)
         return self._augment.evaluate(inputs.to(self.device))
-
-    def _prepare(self, batch: Batch) -> Batch:
-        """Augmented on the device, by draws that depend on the example and the epoch alone."""
-        batch = batch.to(self.device)
-        return batch.with_inputs(self._augment.train(batch.inputs, batch.index, batch.epoch))
 
     def _loader_options(self) -> dict[str, Any]:
         workers = self.config.workers or 0
@@ -515,6 +510,21 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         return {"model": self.config.model, "data": self.images.fingerprint, "method": self.config.method}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepare:
+    """Brings batches to the device and augments them there, by draws that depend on example and epoch alone.
+
+    No method of the run: a cycle through it would keep the loader's workers alive after the run.
+    """
+
+    augment: Augment
+    device: torch.device
+
+    def __call__(self, batch: Batch) -> Batch:
+        batch = batch.to(self.device)
+        return batch.with_inputs(self.augment.train(batch.inputs, batch.index, batch.epoch))
 
 
 class _UntilStopped(Notes):

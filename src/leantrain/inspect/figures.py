@@ -51,13 +51,13 @@ def png(figure: Figure) -> bytes:
 def loss_change(numbers: Numbers) -> Figure:
     """Fig. 5A."""
     low, high = _ends(numbers["change"]["cutmix"])
-    figure = _figure(
+    figure = new_figure(
         f"CutMix without split changes the lowest losses by {low:.2f} and the highest by {high:.2f}",
         "MixTrain Fig. 5A: |loss − mixed loss| against the loss without mixing, with the model at the end of the run. "
         f"Each point is the mean of {_range(numbers['examples'])} training examples; mixed at equal shares, the mixed "
         "loss averaged over random pairings.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     for name, curve in numbers["change"].items():
         label, colour, marker = _way(name)
         axes.plot(numbers["loss"], np.array(curve, dtype=float), color=colour, marker=marker, label=label, linewidth=2)
@@ -73,14 +73,14 @@ def accuracy_kept(numbers: Numbers) -> Figure:
     """Fig. 5B."""
     kept = numbers["kept"]
     told = ", ".join(f"{_way(name)[0]} {_percent(row['mean'])}" for name, row in kept.items())
-    figure = _figure(
+    figure = new_figure(
         f"Still recognised after mixing: {told}",
         f"MixTrain Fig. 5B: of the {numbers['examples']:,} examples that the model recognises without mixing, the "
         "share it recognises when they are mixed with a random other one. Bars: mean over pairings; lines: standard "
         "deviation; dots: each pairing. With one answer for two, a label counts in first place, or in second behind "
         "the other's.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     for place, (name, row) in enumerate(kept.items()):
         axes.bar(place, row["mean"], 0.6, color=_way(name)[1], yerr=row["spread"], capsize=8, ecolor=BLACK)
         axes.plot(place + np.linspace(-0.12, 0.12, len(row["each"])), row["each"], "o", color="white", mec=BLACK, ms=5)
@@ -91,7 +91,7 @@ def accuracy_kept(numbers: Numbers) -> Figure:
     axes.set_xticks(range(len(kept)), [WAYS[name][0] for name in kept])
     axes.set(ylabel="share still recognised", ylim=(0, 1.08), xlim=(-0.6, len(kept) - 0.4))
     axes.set_yticks(np.linspace(0, 1, 6))
-    _percents(axes)
+    percent_axes(axes)
     axes.grid(visible=False, axis="x")
     return figure
 
@@ -100,14 +100,14 @@ def loss_distribution(numbers: Numbers) -> Figure:
     """Fig. 5C."""
     edges, (low, high) = numbers["edges"], (numbers["L_mid"], numbers["L_incorr"])
     region = numbers["unmixed_in_region"]
-    figure = _figure(
+    figure = new_figure(
         f"Epoch {numbers['epoch'] + 1}: of the unmixed examples {region['1']:,} are in region 1 (easy), "
         f"{region['2']:,} in region 2, {region['3']:,} in region 3 (hard)",
         "MixTrain Fig. 5C: losses of one epoch, and the thresholds that its unmixed losses were judged by. Below L_mid "
         "an example is mixed next; above L_incorr it is where its loss has risen. Losses of mixed examples are those "
         "inside their composites. The last bar holds all higher losses.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     top = edges[-1]
     for start, stop, name, colour in (
         (0, low, "region 1", GREEN), (low, high, "region 2", PALE), (high, top, "region 3", RED)
@@ -139,13 +139,13 @@ def loss_distribution(numbers: Numbers) -> Figure:
 def efficacy(numbers: Numbers) -> Figure:
     """Fig. 6."""
     right, wrong = (_percent(numbers[f"{kind}_below_overall"]) for kind in ("correct", "wrong"))
-    figure = _figure(
+    figure = new_figure(
         f"Over all epochs {right} of the correct and {wrong} of the wrong unmixed examples lie below L_mid",
         "MixTrain Fig. 6: share of the unmixed examples whose loss is below the L_mid they were judged by, by whether "
         "they were classified correctly. In the paper: over 95% and under 10%. What is mixed already does not count, "
         f"so late epochs have few of either kind; hollow: fewer than {FEW} examples.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     for kind, colour, marker in (("correct", BLUE, "o"), ("wrong", ORANGE, "s")):
         shares, few = np.array(numbers[f"{kind}_below"], dtype=float), np.array(numbers[kind]) < FEW
         axes.plot(
@@ -153,7 +153,7 @@ def efficacy(numbers: Numbers) -> Figure:
         )
         axes.plot(_epochs(numbers)[few], shares[few], marker, color=colour, mfc="white", zorder=3)
     axes.set(ylabel="share of the unmixed examples", ylim=(-0.03, 1.03))
-    _percents(axes)
+    percent_axes(axes)
     _epoch_axis(axes)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
     return figure
@@ -165,7 +165,7 @@ def mixed_shares(numbers: Numbers) -> Figure:
     if any(numbers["skipped"]):
         parts.append(("skipped", "skipped, region 3", GREY))
     one, three = (np.array(numbers[key]) for key, _, _ in parts[:2])
-    figure = _figure(
+    figure = new_figure(
         f"Mixed per epoch: {one.mean():.0%} of the examples from region 1 and {three.mean():.0%} from region 3 "
         f"on average; {one[-1]:.0%} and {three[-1]:.0%} in the last epoch",
         "MixTrain Fig. 7 and 9A. Above: share of the training set that is mixed, by the region it came from. Below: "
@@ -187,7 +187,7 @@ def mixed_shares(numbers: Numbers) -> Figure:
     below.set_ylim(bottom=0)
     for axes in (above, below):
         _plain(axes)
-        _percents(axes)
+        percent_axes(axes)
     above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts), frameon=False)
     below.legend(loc="upper right")
     _epoch_axis(below)
@@ -196,7 +196,7 @@ def mixed_shares(numbers: Numbers) -> Figure:
 
 def time_in_region3(numbers: Numbers) -> Figure:
     """Fig. 8."""
-    figure = _figure(
+    figure = new_figure(
         "In region 3 for most of their unmixed epochs: "
         + ", ".join(
             f"{_percent(numbers[kind]['share_above'])} of the finally {kind} (over {numbers[kind]['above']:.0%})"
@@ -215,7 +215,7 @@ def time_in_region3(numbers: Numbers) -> Figure:
         axes.set_title(f"{letter}: finally {kind} ({total:,} examples)", fontsize=11)
         axes.set(xlabel="share of unmixed epochs in region 3", xlim=(0, 1), ylim=(0, 1))
         axes.xaxis.set_major_formatter(PercentFormatter(1))
-        _percents(axes)
+        percent_axes(axes)
     left.set_ylabel("share of the examples")
     return figure
 
@@ -226,7 +226,7 @@ def interference(numbers: Numbers) -> Figure:
     both = ", ".join(
         f"{_way(name)[0]} {_percent(row['both']['mean'])}" for name, row in rows.items() if name != "alone"
     )
-    figure = _figure(
+    figure = new_figure(
         f"Both of two are recognised: {both}",
         f"MixTrain Fig. 2B: {numbers['pairs']:,} random pairs of training examples that the model recognises without "
         "mixing, at equal shares, mean (± standard deviation) over pairings. With one answer for two: both labels in "
@@ -234,7 +234,7 @@ def interference(numbers: Numbers) -> Figure:
         "half zero after normalisation, that is the mean colour), each is asked apart.",
         height=0.62 * len(rows) + 2.8,
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     for place, row in enumerate(rows.values()):
         start = 0.0
         for kind, colour, ink in (("both", BLUE, "white"), ("one", SKY, BLACK), ("none", PALE, BLACK)):
@@ -258,13 +258,13 @@ def second_constituent(numbers: Numbers) -> Figure:
     places, width = numbers["places"], 0.8 / len(numbers["within"])
     last = ", ".join(f"{_percent(rows[-1]['mean'])} with {_way(name)[0]}" for name, rows in numbers["within"].items())
     asked = ", ".join(f"{count:,.0f} with {_way(name)[0]}" for name, count in numbers["pairs_asked"].items())
-    figure = _figure(
+    figure = new_figure(
         f"Where one of two is named first, the other is in the top {places[-1]}: {last}",
         f"InterTrain Fig. 11 (first version of the paper): of {numbers['pairs']:,} pairs those of two classes one of "
         f"which has the highest score ({asked}), how often the other class is within the top places. Lines across: "
         "what a random order of the other classes would give; thin lines: standard deviation over pairings.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     for number, (name, rows) in enumerate(numbers["within"].items()):
         label, colour, _ = _way(name)
         at = np.arange(len(places)) + (number - (len(numbers["within"]) - 1) / 2) * width
@@ -278,7 +278,7 @@ def second_constituent(numbers: Numbers) -> Figure:
     axes.set_xticks(spots, [f"top {place}" for place in places])
     axes.set(ylabel="share of the pairs", ylim=(0, 1.3), xlim=(-0.6, len(places) - 0.4))
     axes.set_yticks(np.linspace(0, 1, 6))
-    _percents(axes)
+    percent_axes(axes)
     axes.grid(visible=False, axis="x")
     axes.legend(loc="upper left", ncols=3)
     return figure
@@ -287,13 +287,13 @@ def second_constituent(numbers: Numbers) -> Figure:
 def mean_loss(numbers: Numbers) -> Figure:
     """Fig. 12 of the first version."""
     loss = numbers["loss"]
-    figure = _figure(
+    figure = new_figure(
         f"The mean training loss: {loss[0]:.2f} in the first epoch, {loss[-1]:.2f} in the last of {len(loss)}",
         "InterTrain Fig. 12 (first version of the paper): mean loss over all examples trained in an epoch, in the form "
         "in which they were trained. The smaller the step from one epoch to the next, the better one epoch's loss "
         "foretells the next one's.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     axes.plot(_epochs(numbers), loss, color=BLUE, marker="o" if len(loss) < 50 else None, linewidth=2)
     axes.set(ylabel="mean training loss")
     axes.set_ylim(bottom=0)
@@ -310,7 +310,7 @@ def gallery(numbers: Numbers, shown: dict[str, Tensor]) -> Figure:
     tile = WIDTH / (blocks * (each + 1) + 0.4 * (blocks - 1))
     outlined = "Outlined in its colour: what each constituent gives. " if "owner" in shown else ""
     answer = "an answer for each by split propagation" if numbers["split"] else "one answer for all"
-    figure = _figure(
+    figure = new_figure(
         f"What the model sees: {len(composites)} composites by {numbers['mixer']}, beside what is in them",
         f"Random training examples, mixed as the run mixes; {answer}. {outlined}Under each: its class, its share, and "
         "its loss without mixing → inside the composite.",
@@ -325,11 +325,11 @@ def gallery(numbers: Numbers, shown: dict[str, Tensor]) -> Figure:
     owners = shown["owner"].numpy() if "owner" in shown else None
     for number, parts in enumerate(composites):
         line, column = number // blocks, number % blocks * (each + 2)
-        _picture(grid[line, column], wholes[number], "composite")
+        show_picture(grid[line, column], wholes[number], "composite")
         for j, part in enumerate(parts):
             axes = grid[line, column + 1 + j]
-            text = f"{_short(part['class'])}, {part['share']:.0%}\n{part['loss']:.2f} → {part['mixed_loss']:.2f}"
-            _picture(axes, pictures[number, j], text, CONSTITUENTS[j])
+            text = f"{shortened(part['class'])}, {part['share']:.0%}\n{part['loss']:.2f} → {part['mixed_loss']:.2f}"
+            show_picture(axes, pictures[number, j], text, CONSTITUENTS[j])
             if owners is not None:
                 for place in (grid[line, column], axes):
                     _outline(place, owners[number] == j, CONSTITUENTS[j])
@@ -339,7 +339,7 @@ def gallery(numbers: Numbers, shown: dict[str, Tensor]) -> Figure:
 # -- what they share ---------------------------------------------------------------------------------------------------
 
 
-def _figure(title: str, caption: str, height: float = 5.4) -> Figure:
+def new_figure(title: str, caption: str, height: float = 5.4) -> Figure:
     """An empty figure with a title that says what one sees and a caption that names where it is from."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     head, foot = textwrap.wrap(title, 84), textwrap.wrap(caption, 124)
@@ -352,7 +352,7 @@ def _figure(title: str, caption: str, height: float = 5.4) -> Figure:
     return figure
 
 
-def _axes(figure: Figure) -> Axes:
+def new_axes(figure: Figure) -> Axes:
     return _plain(figure.add_subplot())
 
 
@@ -364,7 +364,7 @@ def _plain(axes: Axes) -> Axes:
     return axes
 
 
-def _picture(axes: Axes, pixels: Array, text: str, colour: str = BLACK) -> None:
+def show_picture(axes: Axes, pixels: Array, text: str, colour: str = BLACK) -> None:
     if pixels.shape[2] == 1:
         axes.imshow(pixels[..., 0], cmap="gray", vmin=0, vmax=1)
     else:
@@ -407,7 +407,7 @@ def _epoch_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def _percents(axes: Axes) -> None:
+def percent_axes(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
@@ -415,7 +415,7 @@ def _percent(share: float | None) -> str:
     return "none" if share is None else f"{share:.0%}"
 
 
-def _short(name: str, most: int = 13) -> str:
+def shortened(name: str, most: int = 13) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 

@@ -19,12 +19,12 @@ from leantrain.inspect.figures import (
     RED,
     SKY,
     WIDTH,
-    _axes,
-    _figure,
-    _percents,
-    _picture,
-    _short,
+    new_axes,
+    new_figure,
+    percent_axes,
     png,
+    shortened,
+    show_picture,
 )
 from leantrain.report.pictures import shrink
 from leantrain.scoring.scores import Scores
@@ -62,12 +62,12 @@ def write(figure: Figure, path: Path) -> Path:
 def histogram(scores: Scores) -> Figure:
     """How many examples have which score, and where pruning the lowest quarter would cut."""
     cut, middle, top = quantiles(scores.values, (PRUNED, 0.5, 1.0))
-    figure = _figure(
+    figure = new_figure(
         f"{NAMES[scores.kind]}: a quarter of the {len(scores):,} examples has at most {cut:.3g}, half {middle:.3g}; "
         f"the highest is {top:.3g}",
         f"{_made(scores)} Pruning {PRUNED:.0%} takes away what lies left of the line.{_warning(scores)}",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     values = scores.values.numpy()
     counts, edges = np.histogram(values, BINS)
     axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=BLUE, edgecolor="white", linewidth=0.4)
@@ -87,19 +87,19 @@ def classes(scores: Scores) -> Figure:
     shown = ranked if len(ranked) <= MOST_CLASSES else ranked[: MOST_CLASSES // 2] + ranked[-MOST_CLASSES // 2 :]
     left_out = "" if shown == ranked else f" Of {len(ranked)} classes, the easiest and the hardest {len(shown) // 2}."
     low, high = (float(np.median(groups[name])) for name in (ranked[0], ranked[-1]))
-    figure = _figure(
+    figure = new_figure(
         f"The median {NAMES[scores.kind]} is lowest for {ranked[0]} ({low:.3g}) and highest for {ranked[-1]} "
         f"({high:.3g})",
         f"{_made(scores)}{left_out} Boxes: the middle half and the median; whiskers: 5 % to 95 %. Left of the line is "
         f"the lowest {PRUNED:.0%} of all examples, which pruning takes from some classes more than from others.",
         height=0.28 * len(shown) + 2.2,
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     axes.boxplot(
         [groups[name] for name in shown], vert=False, whis=(5, 95), showfliers=False, widths=0.6, patch_artist=True,
         boxprops={"facecolor": SKY, "edgecolor": BLACK}, medianprops={"color": BLACK, "linewidth": 2},
     )  # fmt: skip
-    axes.set_yticks(range(1, len(shown) + 1), [_short(name, 24) for name in shown], parse_math=False)
+    axes.set_yticks(range(1, len(shown) + 1), [shortened(name, 24) for name in shown], parse_math=False)
     axes.axvline(quantiles(scores.values, (PRUNED,))[0], color=RED, linestyle="--", linewidth=1.6)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
@@ -113,7 +113,7 @@ def gallery(scores: Scores, images: ImageSet) -> Figure:
     count = min(SHOWN, len(ranked))
     lines = -(-count // COLUMNS)
     tile = WIDTH / COLUMNS
-    figure = _figure(
+    figure = new_figure(
         f"{NAMES[scores.kind]}: the {count} lowest above, the {count} highest below",
         f"{_made(scores)} Under each its class and its score, from the outermost inwards.{_warning(scores)}",
         height=2 * lines * (tile + 0.36) + 1.4,
@@ -125,9 +125,9 @@ def gallery(scores: Scores, images: ImageSet) -> Figure:
         pixels, _ = images.train.batch(which, -1)
         pictures = (shrink(pixels, PICTURE).permute(0, 2, 3, 1).float() / 255).numpy()
         for number, i in enumerate(which.tolist()):
-            text = f"{_short(scores.classes[int(scores.targets[i])], 11)}\n{float(scores.values[i]):.3g}"
+            text = f"{shortened(scores.classes[int(scores.targets[i])], 11)}\n{float(scores.values[i]):.3g}"
             line, column = divmod(number, COLUMNS)
-            _picture(grid[part * lines + line, column], pictures[number], text, colour)
+            show_picture(grid[part * lines + line, column], pictures[number], text, colour)
     return figure
 
 
@@ -136,19 +136,19 @@ def overlap(compared: dict[str, Any]) -> Figure:
     rank, quarter = compared["spearman"], compared["overlap"][round(PRUNED * len(compared["overlap"])) - 1]
     told = "no rank correlation, as one is constant" if rank is None else f"Spearman {rank:.3f}"
     one, other = (NAMES[compared[side]] for side in ("a", "b"))
-    figure = _figure(
+    figure = new_figure(
         f"{one} and {other}: {told}; of the lowest {PRUNED:.0%} they share {quarter:.0%}",
         f"{compared['common']:,} examples in both, matched by id. Drawn: the lowest by {one} that are also lowest by "
         f"{other}; with unrelated scores it would be the dashed line. Equal scores at the border count by "
         "their chance.",
     )
-    axes = _axes(figure)
+    axes = new_axes(figure)
     shares = np.array(compared["fractions"])
     axes.plot(shares, compared["overlap"], color=BLUE, linewidth=2, label="overlap")
     axes.plot(shares, compared["chance"], color=GREY, linestyle="--", label="by chance")
     axes.plot([PRUNED], [quarter], "o", color=ORANGE)
     axes.set(xlabel="share pruned, from the lowest score", ylabel="share of the pruned in common", xlim=(0, 1), ylim=(0, 1.02))  # fmt: skip  # noqa: E501
-    _percents(axes)
+    percent_axes(axes)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.legend(loc="lower right")
     return figure
