@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all their own set-up, in .venv.
-# PIP_ARGS passes options to pip, for example an index of your own.
+# PIP_ARGS passes options to pip, for example your own index.
 PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test test-fast combining lint format clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
 
 install: $(READY)  ## create .venv and install leantrain with its tools
 
@@ -26,7 +26,13 @@ demo: $(READY)  ## compare plain training with MixTrain and progressive resizing
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-fast: $(READY)  ## run the tests that answer quickly: the library, without programs, browsers and several processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+combining: $(READY)  ## write the table of docs/combining.md anew
+	LEANTRAIN_WRITE_DOCS=1 $(BIN)/python -m pytest tests/methods/test_chain.py -k table
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from leantrain import machine
+from leantrain.run import machine
 
 RESULTS = Path(__file__).parent / "results"
 

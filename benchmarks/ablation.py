@@ -28,13 +28,14 @@ from typing import Any
 
 import torch
 
-from leantrain.config import TrainConfig
-from leantrain.train import Run, load_images, resolve
+from leantrain.run.config import TrainConfig
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images, resolve
 
 METHODS = {
     "MixTrain-CutMix": "mixtrain-cutmix",
     "MixTrain-MixUp": "mixtrain-mixup",
-    "MixTrain-CutMix, keep_steps, whole_ending": "mixtrain-cutmix[keep_steps=true,whole_ending=0.2]",
+    "MixTrain-CutMix, keep_steps, until": "mixtrain-cutmix[keep_steps=true,until=0.8]",
 }
 PARTS = {
     "naive (all, no split)": "mixtrain-cutmix[select=all,split=false]",
@@ -110,10 +111,10 @@ def outcome(study: Study, method: str, seed: int, budget: float | None, out: Pat
 
 
 def train_seed(study: Study, seed: int, out: Path) -> None:
-    outcome(study, "sgd", seed, None, out)
+    outcome(study, "plain", seed, None, out)
     for method in study.rows.values():
         cost = outcome(study, method, seed, None, out)["cost_epochs"]
-        outcome(study, "sgd", seed, budget_of(cost, study), out)
+        outcome(study, "plain", seed, budget_of(cost, study), out)
 
 
 def budget_of(cost_epochs: float, study: Study) -> float:
@@ -149,7 +150,7 @@ def table(study: Study, seeds: int, out: Path) -> list[str]:
         "| trained how | cost, epochs | accuracy, % | Δ to plain | plain at equal cost, % | Δ to equal cost | seeds |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    plain = {s: r for s in range(seeds) if (r := there("sgd", s))}
+    plain = {s: r for s in range(seeds) if (r := there("plain", s))}
     accuracies = [r["test_accuracy"] for r in plain.values()]
     if accuracies:
         lines.append(f"| plain | {study.epochs} | {spread(accuracies)} | | | | {len(plain)} |")
@@ -157,7 +158,7 @@ def table(study: Study, seeds: int, out: Path) -> list[str]:
         rows = []
         for seed, base in plain.items():
             result = there(method, seed)
-            control = result and there("sgd", seed, budget_of(result["cost_epochs"], study))
+            control = result and there("plain", seed, budget_of(result["cost_epochs"], study))
             if result and control:
                 rows.append((result, control, base))
         if not rows:

@@ -18,9 +18,10 @@ from typing import Any
 
 from _common import finish, markdown, parser, progress
 
-from leantrain.config import TrainConfig
-from leantrain.display import Lines
-from leantrain.train import Run, load_images, resolve
+from leantrain.run.config import TrainConfig
+from leantrain.run.display import Lines
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images, resolve
 
 EXPECTED = 0.73
 

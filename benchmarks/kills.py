@@ -33,7 +33,7 @@ from pathlib import Path
 
 from _common import finish, markdown, parser, progress
 
-from leantrain import checkpoint
+from leantrain.run import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from program import SMALL, command, same_run

@@ -67,7 +67,7 @@ def main() -> None:
 
 def ours(images: ImageSet, batch_size: int, workers: int, seed: int) -> Callable[[], int]:
     """One epoch of planned batches, augmented where they would be trained on."""
-    lean = leantrain.attach(nn.Identity(), images.train, "sgd", epochs=1000, seed=seed)
+    lean = leantrain.attach(nn.Identity(), images.train, "plain", epochs=1000, seed=seed)
     loader = lean.loader(batch_size, num_workers=workers, persistent_workers=workers > 0)
     augment = Augment(images, seed, "cpu")
 

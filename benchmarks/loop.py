@@ -4,7 +4,7 @@ The same ResNet-8 on the same CIFAR-10 images in batches of 128, plain SGD, one 
 
 - plain: PIL images, torchvision transforms, a shuffling DataLoader, fp32; with every number of workers asked for
 - plain + bf16: the same with bf16 autocast and channels_last
-- leantrain fp32: `leantrain.train.Run`, images in memory, augmented a batch at a time, channels_last
+- leantrain fp32: `leantrain.run.loop.Run`, images in memory, augmented a batch at a time, channels_last
 - leantrain: the same with the precision it chooses by itself
 
 A chunk is one epoch over 40 batches. Ratios are taken within a round and given as median (min–max); the headline is
@@ -26,10 +26,11 @@ from _common import Spread, alternate, finish, markdown, parser, progress, ratio
 from _naive import PilImages, shuffled_loader, train_transform
 from torch.nn.functional import cross_entropy
 
-from leantrain.config import TrainConfig
 from leantrain.data import ImageSet, MemoryImages
 from leantrain.models import build
-from leantrain.train import Run, load_images, resolve
+from leantrain.run.config import TrainConfig
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images, resolve
 
 OURS = "leantrain"
 

@@ -19,13 +19,15 @@ from typing import Any
 import torch
 from _common import Spread, finish, markdown, parser, progress
 
-from leantrain.config import TrainConfig
 from leantrain.data import ImageSet, MemoryImages
-from leantrain.ledger import WHOLE, Ledger
-from leantrain.methods import Moment, parse_method
-from leantrain.plan import Form, Groups, make_plan
+from leantrain.forms import WHOLE, Form
+from leantrain.ledger import Ledger
+from leantrain.methods import Moment, chain, parse_method
+from leantrain.plan import Groups, make_plan
 from leantrain.rng import generator
-from leantrain.train import Run, resolve
+from leantrain.run.config import TrainConfig
+from leantrain.run.loop import Run
+from leantrain.run.setup import resolve
 
 
 def pictures(count: int) -> ImageSet:
@@ -35,7 +37,7 @@ def pictures(count: int) -> ImageSet:
     images = MemoryImages(pixels, torch.randint(10, (count,), generator=rng), torch.arange(count))
     names = tuple("abcdefghij")
     colour = (0.5, 0.5, 0.5)
-    return ImageSet("random", images, images, names, 32, 3, colour, colour, 4, True, "test", 0, True)
+    return ImageSet("random", images, images, names, 32, 3, colour, colour, 4, True)
 
 
 def prepared(images: ImageSet, model: str, batch_size: int) -> Run:
@@ -70,7 +72,7 @@ def measure_step(model: str, batch_size: int, steps: int, rounds: int) -> dict[s
     everything = torch.arange(2 * inputs)
     kinds = {
         "plain": [Groups(everything[:inputs])],
-        "composite": [Groups(everything.view(2, inputs), Form(2))],
+        "composite": [Groups(everything.view(2, inputs), Form.of(composite=2))],
     }
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(rounds + 1):
@@ -90,15 +92,16 @@ def measure_step(model: str, batch_size: int, steps: int, rounds: int) -> dict[s
     }
 
 
-def measure_selection(count: int) -> float:
+def measure_selection(count: int, text: str = "mixtrain-cutmix") -> float:
     """Seconds to choose and plan an epoch from a full ledger; the slowest of five."""
-    method = parse_method("mixtrain-cutmix")
+    method = chain(parse_method(text))
     ledger, rng = Ledger(count), torch.Generator().manual_seed(0)
-    state = method.init(ledger)
+    states = method.init_all(ledger)
     slowest = 0.0
     for epoch in range(6):
         started = time.perf_counter()
-        _, state = method.plan(state, ledger, Moment(epoch, epoch / 10, 10, 128), generator(0, epoch))
+        draft, states = method.draft_all(states, ledger, Moment(epoch, epoch / 10, 10, 128, 32), generator(0, epoch))
+        draft.cut(epoch, 128, generator(0, epoch, "cut"))
         slowest = max(slowest, time.perf_counter() - started) if epoch else slowest
         losses = torch.rand(count, generator=rng) * 3
         ledger.record(torch.arange(count), losses, losses < 1.5, WHOLE, epoch)
@@ -120,7 +123,10 @@ def measure_epoch(
             plain.append(base)
         for share in shares:
             pairs = round(share * batches / 2) * batch_size
-            groups = [Groups(everything[2 * pairs :]), Groups(everything[: 2 * pairs].view(2, pairs), Form(2))]
+            groups = [
+                Groups(everything[2 * pairs :]),
+                Groups(everything[: 2 * pairs].view(2, pairs), Form.of(composite=2)),
+            ]
             took = train(run, groups)
             progress(f"round {number}: m = {share}: {took / base:.3f} of a plain epoch")
             if number:

@@ -9,7 +9,7 @@ Each study is a `leantrain compare` of 10,000 images, 16 epochs, batch 128, SGD 
 runs take turns epoch by epoch in one process, so that times are ratios, and every row has its equal-budget control
 (plain training with fewer epochs, schedule fully decayed, at the cost that the row really had with that seed). It goes
 on where it stopped. The poster's percentages are what is pruned of the whole set; EL2N scores are made once, by other
-seeds, and re-used, as in the poster, whose time per epoch leaves them out too: what they cost is told beside.
+seeds, and re-used, as in the poster, whose time per epoch leaves them out too: what they cost is printed beside.
 Results: docs/rivals.md.
 """
 
@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from _common import finish, markdown, parser, progress
 
 from leantrain.cli import cli
+from leantrain.compare.settings import BASELINE
+from leantrain.compare.verdict import Difference
 from leantrain.scoring import load
-from leantrain.verdict import Difference
 
 
 class Study(NamedTuple):
@@ -103,10 +104,10 @@ def read(study: Study, out: Path) -> dict[str, Any]:
 def _without_file(method: str) -> str:
     import dataclasses
 
-    from leantrain.methods import Pruning, parse_method
+    from leantrain.methods import parse_method
 
     parsed = parse_method(method)
-    return str(dataclasses.replace(parsed, scores=None) if isinstance(parsed, Pruning) else parsed)
+    return str(dataclasses.replace(parsed, scores=None) if hasattr(parsed, "scores") else parsed)
 
 
 def time_of(row: dict[str, Any], out: Path) -> float | None:
@@ -120,8 +121,8 @@ def time_of(row: dict[str, Any], out: Path) -> float | None:
         seconds[turn["row"], turn["session"], turn["seed"], turn["epoch"]] = turn["seconds"]
     ratios: dict[int, list[float]] = {}
     for (label, *when), own in seconds.items():
-        if label == row["label"] and ("sgd", *when) in seconds:
-            ratios.setdefault(when[-1], []).append(own / seconds[("sgd", *when)])
+        if label == row["label"] and (BASELINE, *when) in seconds:
+            ratios.setdefault(when[-1], []).append(own / seconds[(BASELINE, *when)])
     return statistics.mean(statistics.median(found) for found in ratios.values()) if ratios else None
 
 

@@ -1,4 +1,4 @@
-"""A collate function of your own: the data set gives raw bytes, and a whole batch is made ready at once."""
+"""Your own collate function: the data set gives raw bytes, and a whole batch is made ready at once."""
 
 from typing import Any
 

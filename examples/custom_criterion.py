@@ -1,4 +1,4 @@
-"""A criterion of your own: the focal loss, one value per example.
+"""Your own criterion: the focal loss, one value per example.
 
 leantrain minimises what your criterion gives and chooses examples by their plain cross-entropy, which it records beside
 it: the choice is the same whatever the criterion's scale. Write it with `reduction="none"`.

@@ -6,7 +6,8 @@ from lightning_fabric import Fabric
 
 import leantrain  # + leantrain
 
-fabric = Fabric(accelerator="auto", devices=1, precision="bf16-mixed")
+precision = "bf16-mixed" if torch.cuda.is_available() else "32-true"  # few CPUs compute in bf16
+fabric = Fabric(accelerator="auto", devices=1, precision=precision)
 fabric.launch()
 train_set, test_set = digits()
 module = small_cnn()

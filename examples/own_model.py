@@ -1,4 +1,4 @@
-"""A model of your own whose last feature map is not found by itself: name it with `split_layer=`.
+"""Your own model, whose last feature map is not found by itself: name it with `split_layer=`.
 
 With CutMix the model answers once per constituent of a composite. For that leantrain averages each constituent's part
 of the last feature map apart, and looks for that map among the last layers that run. Here those belong to a decoder

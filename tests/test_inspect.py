@@ -27,7 +27,10 @@ from leantrain.inspect.study import second_rank
 from leantrain.mixing import DRAWS, strip_owner
 from leantrain.models import build
 from leantrain.rng import generator, uniform
-from leantrain.train import Interrupted, Run, load_images
+from leantrain.run.folder import RunFolder
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images
+from leantrain.run.signals import Interrupted
 from program import rows
 
 EVERY = {"fig2b", "fig5a", "fig5b", "fig5c", "fig6", "fig7", "fig8", "fig11", "fig12", "gallery"}
@@ -103,7 +106,7 @@ def thresholds(run: Path) -> list[dict[str, float] | None]:
             found.append({"L_corr": right, "L_mid": (right + wrong) / 2, "L_incorr": wrong})
         else:
             found.append(None)
-        for loss, correct, form in zip(epoch["loss"], epoch["correct"], epoch["form"], strict=True):
+        for loss, correct, form in zip(epoch["loss"], epoch["correct"], epoch["constituents"], strict=True):
             if form == 1:
                 sums[bool(correct)][0] += float(loss)
                 sums[bool(correct)][1] += 1
@@ -151,16 +154,16 @@ def test_fig5c_counts_the_last_epoch_s_losses_by_region(run: Path, seen: dict[st
     assert numbers["epoch"] == 7
     for name, value in limits.items():
         assert numbers[name] == pytest.approx(value, rel=2e-3)  # the history rounds to 16 bits
-    whole = last["form"] == 1
+    whole = last["constituents"] == 1
     assert sum(numbers["unmixed_correct"]) == (whole & last["correct"]).sum()
     assert sum(numbers["unmixed_wrong"]) == (whole & ~last["correct"]).sum()
-    assert sum(numbers["mixed"]) == (last["form"] == 2).sum()
+    assert sum(numbers["mixed"]) == (last["constituents"] == 2).sum()
     assert sum(numbers["unmixed_in_region"].values()) == whole.sum()
     assert numbers["unmixed_in_region"]["3"] == (last["loss"][whole].astype(float) > numbers["L_incorr"]).sum()
 
 
 def test_fig5c_shows_the_epoch_that_is_asked_for(run: Path) -> None:
-    numbers = loss_distribution(Record.read(run), epoch=2)
+    numbers = loss_distribution(Record.read(RunFolder(run)), epoch=2)
     assert numbers["epoch"] == 2
     assert numbers["L_mid"] == rows(run)[3]["L_mid"]  # decided on when the next epoch was planned
 
@@ -173,7 +176,7 @@ def test_fig6_is_the_share_below_l_mid(run: Path, seen: dict[str, Any]) -> None:
         assert limit is not None
         below = {True: 0, False: 0}
         total = {True: 0, False: 0}
-        for loss, correct, form in zip(epoch["loss"], epoch["correct"], epoch["form"], strict=True):
+        for loss, correct, form in zip(epoch["loss"], epoch["correct"], epoch["constituents"], strict=True):
             if form == 1:
                 total[bool(correct)] += 1
                 below[bool(correct)] += float(loss) < limit["L_mid"]
@@ -189,13 +192,13 @@ def test_fig7_is_what_the_history_says_was_mixed(run: Path, seen: dict[str, Any]
     epochs = history(run)
     assert numbers["epochs"] == list(range(8))
     for place, epoch in enumerate(epochs):
-        mixed = epoch["form"] == 2
+        mixed = epoch["constituents"] == 2
         for region in (1, 3):
             assert numbers[f"mixed_region{region}"][place] == pytest.approx(
-                (mixed & (epoch["region"] == region)).mean()
+                (mixed & (epoch["0.reason"] == region)).mean()
             )
         if place:
-            before, now = epochs[place - 1]["region"] > 0, epoch["region"] > 0
+            before, now = epochs[place - 1]["0.reason"] > 0, epoch["0.reason"] > 0
             assert numbers["moved_to_mixed"][place] == pytest.approx((~before & now).mean())
             assert numbers["moved_to_unmixed"][place] == pytest.approx((before & ~now).mean())
     assert max(numbers["mixed_region1"]) > 0.2
@@ -213,7 +216,7 @@ def test_fig8_is_the_time_above_l_incorr(
     for example in range(501):
         inside = unmixed = 0
         for epoch, limit in zip(epochs[1:], limits, strict=True):
-            if epoch["form"][example] == 1:
+            if epoch["constituents"][example] == 1:
                 unmixed += 1
                 inside += float(epoch["loss"][example]) > limit
         if unmixed:
@@ -366,7 +369,7 @@ def test_a_plain_run_has_all_figures_but_those_of_mixtrain_s_thresholds(tmp_path
     content = read(tmp_path / "out")
     assert content["figures"].keys() == EVERY - THRESHOLDED
     assert len(content["notes"]) == len(THRESHOLDED)
-    assert all("sgd" in note for note in content["notes"])
+    assert all("plain" in note for note in content["notes"])
     assert content["figures"]["gallery"]["mixer"] == "CutMix"
     assert not stale.exists()
 
@@ -410,7 +413,7 @@ def test_a_cut_run_is_seen_by_its_checkpoint(run: Path, few: Path, tmp_path: Pat
 
 
 def test_a_run_cut_inside_an_epoch_has_the_thresholds_of_the_one_before(run: Path, tmp_path: Path) -> None:
-    config = dataclasses.replace(Record.read(run).config, out=str(tmp_path))
+    config = dataclasses.replace(Record.read(RunFolder(run)).config, out=str(tmp_path))
     cut = Run(config, load_images(config), tmp_path)
     cut.write_config()
     for _ in range(3):
@@ -418,7 +421,7 @@ def test_a_run_cut_inside_an_epoch_has_the_thresholds_of_the_one_before(run: Pat
     cut.stop_signal = signal.SIGTERM  # as the handler does; seen after the next step
     with pytest.raises(Interrupted):
         cut.train_epoch()
-    seen = Record.read(tmp_path).thresholds
+    seen = Record.read(RunFolder(tmp_path)).thresholds
     assert list(seen) == [1, 2]
     assert seen[2]["L_mid"] == rows(run)[3]["L_mid"]
 

@@ -5,25 +5,31 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leantrain.ledger import COMPOSITE, NEVER, WHOLE, Ledger
+from leantrain import mixing, shrinking  # noqa: F401  the built-in forms
+from leantrain.forms import WHOLE, Form
+from leantrain.ledger import Ledger
+
+SMALL_PAIR = Form.of(composite=2, shrunk=0.5)
 
 
 def test_it_knows_nothing_at_first() -> None:
     ledger = Ledger(5)
     assert ledger["loss"].isnan().all()
-    assert ledger["form"].tolist() == [NEVER] * 5
+    assert ledger["constituents"].tolist() == [0] * 5
     assert not ledger.seen_in(0).any()
 
 
 def test_record_moves_the_last_loss_to_the_one_before() -> None:
     ledger = Ledger(4)
     ledger.record(torch.tensor([2, 0]), torch.tensor([1.5, 0.5]), torch.tensor([False, True]), WHOLE, epoch=0)
-    ledger.record(torch.tensor([0]), torch.tensor([0.25]), torch.tensor([True]), COMPOSITE, epoch=1)
+    ledger.record(torch.tensor([0]), torch.tensor([0.25]), torch.tensor([True]), SMALL_PAIR, epoch=1)
     assert ledger["loss"][[0, 2]].tolist() == [0.25, 1.5]
     assert ledger["previous"][0] == 0.5
     assert ledger["previous"][2].isnan()
     assert ledger["correct"].tolist() == [True, False, False, False]
-    assert ledger["form"].tolist() == [COMPOSITE, NEVER, WHOLE, NEVER]
+    assert ledger["constituents"].tolist() == [2, 0, 1, 0]  # told apart from the size: a composite of small images
+    assert ledger["size"].tolist() == [25, 0, 100, 0]
+    assert ledger.unmixed().tolist() == [False, False, True, False]
     assert ledger["trained"].tolist() == [2, 0, 1, 0]
     assert ledger.seen_in(1).tolist() == [True, False, False, False]
 
@@ -52,6 +58,20 @@ def test_a_method_registers_fields_of_its_own() -> None:
     assert again["rises"].tolist() == [0, 2, 0]
     with pytest.raises(ValueError, match="already"):
         ledger.register("loss", torch.float32)
+
+
+def test_two_of_a_kind_have_fields_of_the_same_name_and_do_not_meet() -> None:
+    ledger = Ledger(3)
+    one, other = ledger.scoped("0"), ledger.scoped("1")
+    one.register("rises", torch.int8, 1)
+    other.register("rises", torch.int8, 2, history=True)
+    ledger.record(torch.arange(3), torch.ones(3), torch.ones(3, dtype=torch.bool), WHOLE, 0)
+    assert one["rises"].tolist() == [1, 1, 1] and other["rises"].tolist() == [2, 2, 2]
+    assert one["loss"] is other["loss"] is ledger["loss"]
+    assert sorted(set(ledger) - set(Ledger(1))) == ["0.rises", "1.rises"]
+    assert ledger.kept == ("1.rises",)
+    with pytest.raises(ValueError, match="already"):
+        one.register("loss", torch.float32)
 
 
 def test_state_of_another_length_is_refused() -> None:

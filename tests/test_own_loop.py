@@ -15,7 +15,6 @@ from torch.utils.data import Dataset, TensorDataset
 
 import leantrain
 from leantrain.errors import LeanError
-from leantrain.ledger import COMPOSITE
 
 CUTMIX, MIXUP = "mixtrain-cutmix[select=all]", "mixtrain-mixup[select=all]"
 """Composites from the first epoch on."""
@@ -103,7 +102,7 @@ def test_each_constituent_s_own_clean_loss_is_recorded(options: dict[str, Any]) 
     logits = model(x).detach()
     torch.testing.assert_close(lean.ledger["loss"], F.cross_entropy(logits, y, reduction="none"))
     assert lean.ledger["correct"].equal(logits.argmax(1) == y)
-    assert (lean.ledger["form"] == COMPOSITE).all()
+    assert (lean.ledger["constituents"] == 2).all()
     # Two halves an image: the mean over images of both halves' losses, each counting one half.
     wanted = options.get("criterion") or nn.CrossEntropyLoss(
         reduction="none", label_smoothing=options.get("label_smoothing", 0.0)

@@ -10,13 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leantrain.plan import Form, Groups, Plan, make_plan, whole_plan
+from leantrain import mixing, shrinking  # noqa: F401  the built-in forms
+from leantrain.forms import Form
+from leantrain.plan import Groups, Plan, make_plan
 from leantrain.rng import generator
+
+
+def whole_plan(epoch: int, index: torch.Tensor, batch_size: int, rng: torch.Generator) -> Plan:
+    return make_plan(epoch, [Groups(index)], batch_size, rng)
 
 
 def plan_of(plain: int, pairs: int, batch_size: int, k: int = 2, seed: int = 0) -> Plan:
     index = torch.randperm(plain + k * pairs, generator=generator(seed, "test"))
-    groups = [Groups(index[:plain]), Groups(index[plain:].view(k, pairs), Form(k))]
+    groups = [Groups(index[:plain]), Groups(index[plain:].view(k, pairs), Form.of(composite=k))]
     return make_plan(3, groups, batch_size, generator(seed, "plan"))
 
 
@@ -44,7 +50,7 @@ def test_length_is_known_before_the_epoch_and_batches_are_near_equal(plain: int,
 
 def test_composite_batches_keep_their_pairs_together() -> None:
     index = torch.arange(40).view(2, 20)  # i is paired with i + 20
-    plan = make_plan(0, [Groups(index, Form(2))], 6, generator(0))
+    plan = make_plan(0, [Groups(index, Form.of(composite=2))], 6, generator(0))
     for batch in map(plan.__getitem__, range(len(plan))):
         first, second = batch.index.view(2, -1)
         assert (second - first).tolist() == [20] * batch.inputs
@@ -65,8 +71,8 @@ def test_same_seed_same_plan_other_seed_other_plan() -> None:
 
 
 def test_cost_counts_inputs_by_their_pixels_not_examples() -> None:
-    shrunk = Groups(torch.arange(100, 180), Form(1, 0.5))
-    pairs = Groups(torch.arange(40, 100).view(2, 30), Form(2))
+    shrunk = Groups(torch.arange(100, 180), Form.of(shrunk=0.5))
+    pairs = Groups(torch.arange(40, 100).view(2, 30), Form.of(composite=2))
     plan = make_plan(0, [Groups(torch.arange(40)), pairs, shrunk], 10, generator(0))
     assert plan.cost == pytest.approx(40 + 30 + 80 * 0.25)
     assert plan.examples == 180

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from leantrain.cli import cli, main
-from leantrain.config import TrainConfig, from_mapping, read_yaml
-from leantrain.display import comparison_cells, comparison_table
+from leantrain.compare.table import comparison_cells, comparison_table
 from leantrain.errors import LeanError
+from leantrain.methods import parse_method
 from leantrain.report import embed, write_report
-from leantrain.report.collect import COMPARISON_COLUMNS, command, standing
-from leantrain.report.past import STATES, evenly
+from leantrain.report.collect import COMPARISON_COLUMNS, command
+from leantrain.report.past import evenly, treatments
 from leantrain.report.pictures import outlined, sheet
+from leantrain.run.config import TrainConfig, from_mapping, read_yaml
 from program import SMALL
 
 Json = dict[str, Any]
@@ -106,7 +107,7 @@ def test_long_runs_stay_small(compared: Path, tmp_path: Path) -> None:
     """As long as on CIFAR-10; of 3,000 examples only, as the number of those in a page is limited anyway."""
     epochs, examples, rng = 150, 3000, np.random.default_rng(0)
     runs = []
-    for row in ("sgd", "mixtrain-cutmix", "random-backprop"):
+    for row in ("plain", "mixtrain-cutmix", "random-backprop"):
         run = tmp_path / row
         shutil.copytree(folder_of(compared, row), run, ignore=shutil.ignore_patterns("history"))
         last = rows_of(run)[-1]
@@ -118,7 +119,8 @@ def test_long_runs_stay_small(compared: Path, tmp_path: Path) -> None:
                 run / "history" / f"epoch-{e:04d}.npz",
                 loss=rng.lognormal(0, 1.5, examples).astype(np.float16),
                 correct=rng.random(examples) < 0.5,
-                form=rng.integers(1, 3, examples).astype(np.uint8),
+                constituents=rng.integers(1, 3, examples).astype(np.uint8),
+                size=np.full(examples, 100, np.uint8),
             )
         runs.append(run)
     made = write_report(runs, tmp_path / "long.html")
@@ -183,33 +185,36 @@ def test_curves_end_where_the_runs_ended(study: Json, compared: Path) -> None:
 
 
 def test_what_mixtrain_did_is_what_its_metrics_say(study: Json, compared: Path) -> None:
-    assert [(part["label"], part["seed"]) for part in study["mixtrain"]] == [("mixtrain-cutmix", s) for s in (0, 1)]
+    assert [(part["label"], part["seed"]) for part in study["inside"]] == [("mixtrain-cutmix", s) for s in (0, 1)]
     rows = rows_of(folder_of(compared, "mixtrain-cutmix"))
-    part = study["mixtrain"][0]
+    part = study["inside"][0]
+    assert [panel["title"] for panel in part["panels"]] == ["Share of the examples mixed, by region", "Thresholds"]
+    drawn = {one["name"]: one["values"] for panel in part["panels"] for one in panel["series"]}
     for name in ("mixed_region1", "mixed_region3", "skipped", "L_corr", "L_mid", "L_incorr"):
-        assert part[name] == [row[name] for row in rows]
-    told = part["histogram"]
-    assert told["thresholds"][:-1] == [[row[n] for n in ("L_corr", "L_mid", "L_incorr")] for row in rows[1:]]
-    assert told["thresholds"][-1] == [None, None, None]  # the run ended, so nothing was judged by its last losses
+        assert drawn[name] == [row[name] for row in rows]
+    histogram = part["histogram"]
+    assert histogram["marks"] == ["L_corr", "L_mid", "L_incorr"]
+    assert histogram["thresholds"][:-1] == [[row[n] for n in ("L_corr", "L_mid", "L_incorr")] for row in rows[1:]]
+    assert histogram["thresholds"][-1] == [None, None, None]  # the run ended, so nothing was judged by its last losses
     for e, row in enumerate(rows):
-        assert sum(sum(told[kind][e]) for kind in ("right", "wrong", "mixed")) == 160
-        assert sum(told["mixed"][e]) == round(160 * row["mixed"])
+        assert sum(sum(histogram[kind][e]) for kind in ("right", "wrong", "mixed")) == 160
+        assert sum(histogram["mixed"][e]) == round(160 * row["mixed"])
 
 
 def test_examples_have_the_losses_of_the_history(study: Json, compared: Path) -> None:
     examples = study["examples"]
     assert examples["total"] == 160
-    assert [told["label"] for told in examples["histories"]] == ["sgd", "mixtrain-cutmix", "random-backprop"]
+    assert [told["label"] for told in examples["histories"]] == ["plain", "mixtrain-cutmix", "random-backprop"]
     for told in examples["histories"]:
         run = folder_of(compared, told["label"])
         for e in told["epochs"]:
             with np.load(run / "history" / f"epoch-{e:04d}.npz") as saved:
                 for place, index in enumerate(examples["index"]):
-                    loss, form = told["loss"][place][e], int(saved["form"][index])
-                    state = told["state"][place][e]
-                    assert (loss is None) == (form == 0)
+                    loss, shown = told["loss"][place][e], int(saved["constituents"][index])
+                    look = told["states"][told["state"][place][e]]["look"]
+                    assert (loss is None) == (shown == 0)
                     assert loss is None or loss == pytest.approx(float(saved["loss"][index]), rel=6e-3)
-                    assert (state in "m13", state == "w", state in ".x") == (form == 2, form == 1, form == 0)
+                    assert look in {2: ("mixed",), 1: ("whole",), 0: ("skipped", "none")}[shown]
                     assert told["correct"][place][e] == str(int(saved["correct"][index]))
 
 
@@ -220,7 +225,7 @@ def test_use_counts_how_often_an_example_was_trained_on(study: Json, compared: P
     counts = np.zeros(160)
     for e in range(4):
         with np.load(folder_of(compared, "random-backprop") / "history" / f"epoch-{e:04d}.npz") as saved:
-            counts += saved["form"] != 0
+            counts += saved["constituents"] != 0
     part = used["random-backprop"]
     assert part["what"] == "trained"
     for item in (*part["most"], *part["least"]):
@@ -247,16 +252,16 @@ def test_pictures_are_the_data_set_s(study: Json) -> None:
 
 
 def test_composites_are_of_examples_that_the_page_knows(study: Json) -> None:
-    gallery = study["mixtrain"][0]["gallery"]
+    gallery = study["inside"][0]["gallery"]
     assert gallery["mixer"] == "CutMix"
     assert gallery["items"]
     for parts in gallery["items"]:
         assert {part["index"] for part in parts} <= set(study["examples"]["index"])
         assert [part["share"] for part in parts] == [0.5, 0.5]
-    assert study["mixtrain"][1]["gallery"] is None  # another seed's look alike
+    assert study["inside"][1]["gallery"] is None  # another seed's look alike
 
 
-def test_settings_versions_hardware_and_the_command_are_told(study: Json, compared: Path) -> None:
+def test_settings_versions_hardware_and_the_command_are_shown(study: Json, compared: Path) -> None:
     import torch as framework
 
     assert {"name": "torch", "value": framework.__version__} in study["versions"]
@@ -279,45 +284,21 @@ def test_the_command_of_a_run_makes_the_same_run(compared: Path) -> None:
             assert getattr(again, name) == value, name
 
 
-@pytest.mark.parametrize(
-    ("full", "control", "time", "expected"),
-    [
-        ((0.0, 0.1), (1.0, 0.5), 0.6, "good"),
-        ((0.0, 0.1), (0.1, 0.5), 0.6, "open"),
-        ((0.0, 0.1), (1.0, 0.5), 1.1, "bad"),
-        ((-3.0, 0.5), (1.0, 0.5), 0.6, "bad"),
-        ((0.0, 0.1), (-1.0, 0.5), 0.6, "bad"),
-        ((-0.3, 2.0), (1.0, 0.5), 0.6, "open"),
-        ((0.0, 0.1), None, 0.6, "open"),
-        ((0.0, 0.1), (0.0, 0.1), 0.6, "bad"),
-        ((0.0, None), (0.0, None), 0.6, "open"),
-    ],
-)
-def test_a_method_is_worth_it_only_where_the_intervals_say_so(
-    full: Any, control: Any, time: float, expected: str
-) -> None:
-    def interval(pair: Any) -> Json | None:
-        return None if pair is None else {"mean": pair[0], "half": pair[1], "seeds": 3 if pair[1] else 1}
-
-    row = {"difference_to_full": interval(full), "difference_to_control": interval(control)}
-    assert standing({**row, "cost_ratio": 0.5, "time_ratio": time}, 0.2) == expected
-
-
 # -- other input -------------------------------------------------------------------------------------------------------
 
 
 def test_plain_runs_get_their_results_curves_and_examples(compared: Path, tmp_path: Path) -> None:
-    names = (("sgd", 0), ("mixtrain-cutmix", 0), ("mixtrain-cutmix", 1))
+    names = (("plain", 0), ("mixtrain-cutmix", 0), ("mixtrain-cutmix", 1))
     runs = [folder_of(compared, name, seed) for name, seed in names]
     (study,) = content(write_report(runs, tmp_path / "r.html"))["studies"]
     assert study["kind"] == "runs"
-    labels = ["sgd, seed 0", "mixtrain-cutmix, seed 0", "mixtrain-cutmix, seed 1"]
+    labels = ["plain, seed 0", "mixtrain-cutmix, seed 0", "mixtrain-cutmix, seed 1"]
     assert [row["label"] for row in study["table"]["rows"]] == labels
     for row, run in zip(study["table"]["rows"], runs, strict=True):
         result = json.loads((run / "result.json").read_text())
         assert row["cells"][0] == f"{result['test_accuracy']:.2%}"
     assert [curve["label"] for curve in study["curves"]] == labels
-    assert len(study["mixtrain"]) == 2
+    assert len(study["inside"]) == 2
     assert study["examples"]["total"] == 160
     assert study["verdicts"] == []
     assert study["command"].count("leantrain train") == 3
@@ -325,7 +306,7 @@ def test_plain_runs_get_their_results_curves_and_examples(compared: Path, tmp_pa
 
 def test_runs_on_different_data_and_a_comparison_stand_side_by_side(compared: Path, tmp_path: Path) -> None:
     call("train", *SMALL, "--train-limit", 60, "--epochs", 1, "--out", tmp_path / "other")
-    made = content(write_report([folder_of(compared, "sgd"), tmp_path / "other", compared], tmp_path / "r.html"))
+    made = content(write_report([folder_of(compared, "plain"), tmp_path / "other", compared], tmp_path / "r.html"))
     assert [study["kind"] for study in made["studies"]] == ["comparison", "runs", "runs"]
     assert [study["examples"]["total"] for study in made["studies"]] == [160, 160, 60]
 
@@ -334,7 +315,7 @@ def test_a_run_without_history_says_so(tmp_path: Path) -> None:
     call("train", *SMALL, "--epochs", 1, "--no-history", "--method", "mixtrain-cutmix", "--out", tmp_path / "o")
     (study,) = content(write_report([tmp_path / "o"]))["studies"]
     assert study["examples"] is None
-    assert study["mixtrain"][0]["histogram"] is None
+    assert study["inside"][0]["histogram"] is None
     assert "--no-history" in study["notes"][0]
 
 
@@ -393,7 +374,7 @@ def test_data_that_is_gone_or_changed_costs_the_pictures_only(tmp_path: Path) ->
 
 def test_a_history_that_cannot_be_read_is_a_note(compared: Path, tmp_path: Path) -> None:
     run = tmp_path / "broken"
-    shutil.copytree(folder_of(compared, "sgd"), run)
+    shutil.copytree(folder_of(compared, "plain"), run)
     file = run / "history" / "epoch-0001.npz"
     file.write_bytes(file.read_bytes()[:100])
     (study,) = content(write_report([run]))["studies"]
@@ -416,7 +397,7 @@ def test_a_mistake_is_one_sentence(
     arguments: list[str], words: str, compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    run, bad = folder_of(compared, "sgd"), tmp_path / "bad"
+    run, bad = folder_of(compared, "plain"), tmp_path / "bad"
     shutil.copytree(run, bad)
     (bad / "result.json").write_text("{")
     with pytest.raises(SystemExit) as exit_:
@@ -427,7 +408,7 @@ def test_a_mistake_is_one_sentence(
     assert len(said.splitlines()) == 1
 
 
-def test_nothing_to_report_on_is_told() -> None:
+def test_nothing_to_report_on_is_an_error() -> None:
     with pytest.raises(LeanError, match="nothing to report on"):
         write_report([])
 
@@ -464,5 +445,8 @@ def test_evenly_keeps_both_ends() -> None:
     assert evenly(range(100), 3) == [0, 50, 99]
 
 
-def test_every_state_has_a_letter_of_its_own() -> None:
-    assert len(set(STATES.values())) == len(STATES)
+@pytest.mark.parametrize("method", ["plain", "mixtrain-cutmix", "infobatch + mixtrain-mixup + progressive-resizing"])
+def test_every_treatment_has_a_letter_and_words_of_its_own(method: str) -> None:
+    possible = treatments(parse_method(method))
+    assert len({one.letter for one in possible}) == len({one.label for one in possible}) == len(possible)
+    assert any("region 3" in one.label for one in possible) == ("mixtrain" in method)

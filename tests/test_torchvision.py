@@ -20,6 +20,38 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
+NMS = "torchvision.ops.nms(torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 1]]), torch.tensor([0.5, 0.9]), 0.5).tolist()"
+
+
+@pytest.fixture(scope="module")
+def matched() -> bool:
+    """Whether torchvision works here without any help, which is found by trying and not by what `prepare` believes."""
+    return run(f"import torch, torchvision; assert {NMS} == [1]").returncode == 0
+
+
+def test_prepare_declares_something_where_torchvision_does_not_work_and_nothing_where_it_does(matched: bool) -> None:
+    done = run(
+        "import leantrain\n"
+        "from leantrain import _torchvision\n"
+        "_torchvision.prepare()\n"
+        "print(len(_torchvision._declared))\n"
+        "import torchvision\n"
+        "print(torchvision.models.__name__)"
+    )
+    assert done.returncode == 0, done.stderr
+    declared, imported = done.stdout.split()
+    assert declared == ("0" if matched else "1")
+    assert imported == "torchvision.models"
+
+
+def test_operators_that_work_still_work_after_prepare(matched: bool) -> None:
+    if not matched:
+        pytest.skip("torchvision's operators do not work here with or without it")
+    done = run(f"from leantrain import _torchvision\n_torchvision.prepare()\nimport torch, torchvision\nprint({NMS})")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[1]"
+
+
 def test_timm_and_torchvision_import_after_prepare_and_twice_does_no_harm() -> None:
     done = run(
         "from leantrain import _torchvision as t\n"

@@ -5,45 +5,94 @@ The public names are loaded when first used, so that `import leantrain` is fast 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from leantrain.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leantrain.batch import Batch as Batch
+    from leantrain.draft import Draft as Draft
     from leantrain.errors import LeanError as LeanError
+    from leantrain.forms import Answer as Answer
+    from leantrain.forms import Form as Form
+    from leantrain.forms import FormKind as FormKind
+    from leantrain.forms import register_form as register_form
     from leantrain.lean import Lean as Lean
     from leantrain.lean import attach as attach
     from leantrain.ledger import Ledger as Ledger
-    from leantrain.loader import Batch as Batch
+    from leantrain.methods import EL2N as EL2N
+    from leantrain.methods import RS2 as RS2
     from leantrain.methods import SGD as SGD
+    from leantrain.methods import AutoAssist as AutoAssist
+    from leantrain.methods import Chain as Chain
+    from leantrain.methods import DietRandom as DietRandom
+    from leantrain.methods import DietSB as DietSB
+    from leantrain.methods import GraNd as GraNd
+    from leantrain.methods import InfoBatch as InfoBatch
+    from leantrain.methods import InputScaling as InputScaling
+    from leantrain.methods import Method as Method
+    from leantrain.methods import MinibatchSkip as MinibatchSkip
     from leantrain.methods import MixTrain as MixTrain
+    from leantrain.methods import Moment as Moment
+    from leantrain.methods import OracleSkip as OracleSkip
+    from leantrain.methods import Plain as Plain
+    from leantrain.methods import ProgressiveResizing as ProgressiveResizing
+    from leantrain.methods import Prune as Prune
     from leantrain.methods import RandomBackprop as RandomBackprop
+    from leantrain.methods import SelectiveBackprop as SelectiveBackprop
+    from leantrain.methods import chain as chain
+    from leantrain.methods import preset as preset
+    from leantrain.methods import register_method as register_method
+    from leantrain.options import option as option
     from leantrain.plan import Plan as Plan
+    from leantrain.scoring import Score as Score
     from leantrain.scoring import Scores as Scores
+    from leantrain.scoring import register_score as register_score
     from leantrain.scoring import score as score
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "LeanError": "errors",
+    "Answer": "forms",
+    "AutoAssist": "methods",
+    "Batch": "batch",
+    "Chain": "methods",
+    "DietRandom": "methods",
+    "DietSB": "methods",
+    "Draft": "draft",
+    "EL2N": "methods",
+    "Form": "forms",
+    "FormKind": "forms",
+    "GraNd": "methods",
+    "InfoBatch": "methods",
+    "InputScaling": "methods",
     "Lean": "lean",
-    "attach": "lean",
+    "LeanError": "errors",
     "Ledger": "ledger",
-    "Batch": "loader",
-    "SGD": "methods",
+    "Method": "methods",
+    "MinibatchSkip": "methods",
     "MixTrain": "methods",
-    "RandomBackprop": "methods",
+    "Moment": "methods",
+    "OracleSkip": "methods",
+    "Plain": "methods",
     "Plan": "plan",
+    "ProgressiveResizing": "methods",
+    "Prune": "methods",
+    "RS2": "methods",
+    "RandomBackprop": "methods",
+    "SGD": "methods",
+    "Score": "scoring",
     "Scores": "scoring",
+    "SelectiveBackprop": "methods",
+    "attach": "lean",
+    "chain": "methods",
+    "option": "options",
+    "preset": "methods",
+    "register_form": "forms",
+    "register_method": "methods",
+    "register_score": "scoring",
     "score": "scoring",
 }
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'leantrain' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"leantrain.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 
 
 class LeanError(ValueError):
-    """A mistake the user can mend. The command prints its sentence alone and exits with 2; a loop sees a ValueError."""
+    """A mistake the user can fix. The command prints its sentence alone and exits with 2; a loop sees a ValueError."""
+
+
+class LeanWarning(UserWarning):
+    """Something that works and is not worth it, with the arithmetic."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

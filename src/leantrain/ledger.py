@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-NEVER, WHOLE, COMPOSITE, SHRUNK = 0, 1, 2, 3
-"""The form an example was last seen in, as the ledger and the history store it."""
+from leantrain.errors import LeanError
 
 FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "loss": (torch.float32, float("nan")),  # unsmoothed, unweighted, with the example's own label
     "previous": (torch.float32, float("nan")),  # the loss before that one
     "correct": (torch.bool, False),
-    "form": (torch.uint8, NEVER),
+    "constituents": (torch.uint8, 0),  # examples in the input in which it was last trained; 0: never trained
+    "size": (torch.uint8, 0),  # what that input cost, in percent of a whole one
     "epoch": (torch.int16, -1),  # when it was last trained
     "trained": (torch.int32, 0),  # how often it was trained
 }
+
+
+class Seen(Protocol):
+    """Of the form in which a batch was trained, what the ledger records."""
+
+    @property
+    def constituents(self) -> int: ...
+    @property
+    def size(self) -> float: ...
 
 
 def world_size() -> int:
@@ -26,59 +37,92 @@ def world_size() -> int:
     return torch.distributed.get_world_size() if there else 1
 
 
+@dataclass
+class _Store:
+    """What a ledger and its views share."""
+
+    device: torch.device
+    fields: dict[str, Tensor]
+    kept: set[str]  # fields that the history keeps
+    fresh: Tensor | None = None  # what this rank has recorded since ranks last agreed
+
+
 class Ledger:
     """One tensor per field, each of length N, on the device where the losses arise.
 
-    A step records what it saw with `record`, which never waits for the device. Methods read the fields when they plan
-    the next epoch and may `register` fields of their own.
+    A step records what it saw with `record`, which never waits for the device. Methods read the fields when they draft
+    the next epoch and may `register` their own: each method of a chain gets a view (`scoped`) in which its own fields
+    have the names it gave them, so that two of a kind do not meet.
     """
 
     def __init__(self, length: int, device: torch.device | str = "cpu") -> None:
         self.length = length
-        self.device = torch.device(device)
-        self._fields: dict[str, Tensor] = {}
-        self._fresh: Tensor | None = None  # what this rank has recorded since ranks last agreed
+        self._store = _Store(torch.device(device), {}, set())
+        self._scope = ""
         for name, (dtype, fill) in FIELDS.items():
             self.register(name, dtype, fill)
 
-    def register(self, name: str, dtype: torch.dtype, fill: float = 0) -> Tensor:
-        """Add a field of a method's own; saved, restored and kept in step with the others."""
-        if name in self._fields:
-            raise ValueError(f"the ledger has a field '{name}' already")
-        self._fields[name] = torch.full((self.length,), fill, dtype=dtype, device=self.device)
-        return self._fields[name]
+    def scoped(self, scope: str) -> Ledger:
+        """This very ledger, with the fields registered under that scope added to the common ones."""
+        view = object.__new__(Ledger)
+        view.length, view._store, view._scope = self.length, self._store, f"{scope}."
+        return view
+
+    @property
+    def device(self) -> torch.device:
+        return self._store.device
+
+    def register(self, name: str, dtype: torch.dtype, fill: float = 0, history: bool = False) -> Tensor:
+        """Add a field of a method's own; saved, restored and kept in step with the others.
+
+        Args:
+            name: under which the method, and nobody else, finds it.
+            history: whether the history keeps it for every epoch, so that the page can look back.
+        """
+        key = self._scope + name
+        if key in self._store.fields or (name in FIELDS and self._scope):
+            raise LeanError(f"the ledger has a field '{name}' already; call yours otherwise.")
+        self._store.fields[key] = torch.full((self.length,), fill, dtype=dtype, device=self.device)
+        if history:
+            self._store.kept.add(key)
+        return self._store.fields[key]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The fields that the history keeps, by their full names."""
+        return tuple(sorted(self._store.kept))
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._fields[name]
+        own = self._store.fields.get(self._scope + name)
+        return self._store.fields[name] if own is None else own
 
     def __contains__(self, name: str) -> bool:
-        return name in self._fields
+        return self._scope + name in self._store.fields or name in self._store.fields
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
+        return iter(self._store.fields)
 
     def __len__(self) -> int:
         return self.length
 
     @torch.no_grad()
-    def record(self, index: Tensor, loss: Tensor, correct: Tensor, form: int, epoch: int) -> None:
+    def record(self, index: Tensor, loss: Tensor, correct: Tensor, form: Seen, epoch: int) -> None:
         """Write one batch's results down, on the device and without waiting for it.
 
         Args:
             index: int64 indices of the examples; each at most once per batch.
             loss: their clean losses, one each.
             correct: whether each was classified correctly.
-            form: WHOLE, COMPOSITE or SHRUNK.
+            form: how they were shown.
             epoch: the epoch they belong to.
         """
-        if loss.device != self.device:
-            self.to(loss.device)  # once: losses keep arising where they do
-        fields = self._fields
-        index = index.to(self.device, non_blocking=True)
+        index = self._here(index, loss)
+        fields = self._store.fields
         fields["previous"][index] = fields["loss"][index]
         fields["loss"][index] = loss.detach().float()
         fields["correct"][index] = correct
-        fields["form"][index] = form
+        fields["constituents"][index] = form.constituents
+        fields["size"][index] = min(255, max(1, round(100 * form.size)))
         fields["epoch"][index] = epoch
         fields["trained"].index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
         self._mark_fresh(index)
@@ -86,24 +130,28 @@ class Ledger:
     @torch.no_grad()
     def observe(self, index: Tensor, loss: Tensor, correct: Tensor) -> None:
         """Write losses down that were measured without training on their examples; the rest stays as it was."""
-        if loss.device != self.device:
-            self.to(loss.device)
-        index = index.to(self.device, non_blocking=True)
-        self._fields["loss"][index] = loss.detach().float()
-        self._fields["correct"][index] = correct
+        index = self._here(index, loss)
+        self._store.fields["loss"][index] = loss.detach().float()
+        self._store.fields["correct"][index] = correct
         self._mark_fresh(index)
+
+    def _here(self, index: Tensor, loss: Tensor) -> Tensor:
+        if loss.device != self.device:
+            self.to(loss.device)  # once: losses keep arising where they do
+        return index.to(self.device, non_blocking=True)
 
     def _mark_fresh(self, index: Tensor) -> None:
         if world_size() > 1:
-            if self._fresh is None:
-                self._fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)
-            self._fresh[index] = True
+            if self._store.fresh is None:
+                self._store.fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)
+            self._store.fresh[index] = True
 
     def to(self, device: torch.device) -> None:
         """Move every field to another device."""
-        self.device = device
-        self._fields = {name: field.to(device) for name, field in self._fields.items()}
-        self._fresh = None if self._fresh is None else self._fresh.to(device)
+        store = self._store
+        store.device = device
+        store.fields.update({name: field.to(device) for name, field in store.fields.items()})
+        store.fresh = None if store.fresh is None else store.fresh.to(device)
 
     def synchronise(self) -> None:
         """Let all ranks hold what each of them recorded; every rank must call it. Nothing to do in a single process.
@@ -112,31 +160,36 @@ class Ledger:
         """
         if world_size() == 1:
             return
-        fresh = (
-            self._fresh if self._fresh is not None else torch.zeros(self.length, dtype=torch.bool, device=self.device)
-        )
+        store = self._store
+        fresh = store.fresh
+        if fresh is None:
+            fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)
         anywhere = fresh.to(torch.int32)
         torch.distributed.all_reduce(anywhere)
         for name in FIELDS:
-            field = self._fields[name]
+            field = store.fields[name]
             wide = torch.float32 if field.is_floating_point() else torch.int32
             value = torch.where(fresh, field.to(wide), 0)
             torch.distributed.all_reduce(value)
             field.copy_(torch.where(anywhere > 0, value.to(field.dtype), field))
-        self._fresh = None
+        store.fresh = None
 
     def seen_in(self, epoch: int) -> Tensor:
         """Which examples were trained in that epoch, as a mask."""
-        return self._fields["epoch"] == epoch
+        return self._store.fields["epoch"] == epoch
+
+    def unmixed(self) -> Tensor:
+        """Which examples were last trained in an input of their own, of whatever size, as a mask."""
+        return self._store.fields["constituents"] == 1
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: field.cpu().clone() for name, field in self._fields.items()}
+        return {name: field.cpu().clone() for name, field in self._store.fields.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, field in state.items():
             if field.shape != (self.length,):
                 raise ValueError(f"the ledger holds {self.length} examples, but the saved '{name}' has {len(field)}")
-            if name in self._fields:
-                self._fields[name].copy_(field)
+            if name in self._store.fields:
+                self._store.fields[name].copy_(field)
             else:
-                self._fields[name] = field.to(self.device)
+                self._store.fields[name] = field.to(self.device)

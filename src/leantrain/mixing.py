@@ -1,17 +1,24 @@
 """Mixing: several inputs become one composite of the same shape, on the device, by CutMix or MixUp.
 
 The functional core takes the constituents as one tensor of k·B inputs, the first constituents of all composites first,
-then the second ones. `CutMix` and `MixUp` are its configured forms, of which a method declares one.
+then the second ones. `CutMix` and `MixUp` configure it, and a method that mixes declares one of them. `Composite` is
+the form that shows a batch so.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from leantrain.batch import Batch
+from leantrain.errors import LeanError
+from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
+from leantrain.rng import uniform
+from leantrain.split import Split
 
 DRAWS = 8
 """Random numbers a composite of two may use; each further constituent brings as many of its own."""
@@ -46,6 +53,15 @@ class Mixer(ABC):
 
     ratio: float | str = "equal"
     split: bool = False
+
+    def check(self, inputs: Any) -> None:
+        """Refuse inputs that cannot be mixed."""
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            what = f"{inputs.dtype} tensors" if isinstance(inputs, Tensor) else f"a {type(inputs).__name__}"
+            raise LeanError(
+                f"the inputs of a batch are {what}, but only float tensors can be mixed; convert them in the data set, "
+                "or, where the loop does so, show attach a converted batch as example=…"
+            )
 
     @abstractmethod
     def mix(self, inputs: Tensor, constituents: int, losses: Tensor, draws: Tensor) -> Mixed:
@@ -86,6 +102,14 @@ class CutMix(Mixer):
     split: bool = True
     patch: str = "half"
 
+    def check(self, inputs: Any) -> None:
+        super().check(inputs)
+        if inputs.ndim != 4:
+            raise LeanError(
+                f"an input has shape {tuple(inputs.shape[1:])}, but CutMix needs images (channels, height, width); "
+                "mix other inputs with MixUp."
+            )
+
     def mix(self, inputs: Tensor, constituents: int, losses: Tensor, draws: Tensor) -> Mixed:
         asked = self.shares(constituents, losses, draws)
         height, width = inputs.shape[-2:]
@@ -103,6 +127,43 @@ class MixUp(Mixer):
     def mix(self, inputs: Tensor, constituents: int, losses: Tensor, draws: Tensor) -> Mixed:
         shares = self.shares(constituents, losses, draws)
         return Mixed(mixup(inputs, shares), shares, None)
+
+
+@register_form
+class Composite(FormKind):
+    """Several examples in one input; its value is how many. It costs what one input does."""
+
+    name = "composite"
+    order = 10
+
+    def __init__(self, attached: Attached) -> None:
+        super().__init__(attached)
+        if attached.mixer is None:
+            raise LeanError("the plan has composites, but no method of the run says how to mix them.")
+        self.mixer = attached.mixer
+        self.mixer.check(attached.example)
+        self.split: Split | None = None
+        if self.mixer.split:
+            self.split = Split(attached.model, attached.example, attached.split_layer)
+            self.split.time_with(attached.clock)
+
+    @classmethod
+    def constituents(cls, value: float) -> int:
+        return int(value)
+
+    def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
+        run, k = self.attached, int(value)
+        with run.clock.measure("mixing", inputs.device):
+            known = run.ledger["loss"].to(inputs.device, non_blocking=True)[batch.index].view(k, -1)
+            first = batch.index[: known.shape[1]]
+            draws = uniform(run.seed, batch.epoch, first, k * DRAWS, "mix")
+            mixed = self.mixer.mix(inputs, k, known, draws)
+        shares = mixed.shares.reshape(-1)
+        if self.split is None:
+            return Answer(ask(mixed.inputs).logits.repeat(k, 1), shares)  # one answer, asked about each constituent
+        assert mixed.owner is not None
+        with self.split.regions(mixed.owner, k):
+            return Answer(ask(mixed.inputs).logits, shares)
 
 
 def adaptive_shares(losses: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from leantrain.errors import LeanError, nearest
@@ -54,7 +54,10 @@ def check(config: Any) -> None:
                 f"{spoken} is '{value}', but must be one of {', '.join(limits['choices'])}."
                 + nearest(str(value), limits["choices"])
             )
+        limited = any(limits[name] is not None for name in ("low", "above", "high", "below"))
         if isinstance(value, bool) or not isinstance(value, int | float):
+            if limited:
+                raise LeanError(f"{spoken} is {value!r}, but must be a number.")
             continue
         if not math.isfinite(value):
             raise LeanError(f"{spoken} is {value}, but must be a finite number.")
@@ -66,6 +69,20 @@ def check(config: Any) -> None:
         ):
             if limits[name] is not None and broken(value, limits[name]):
                 raise LeanError(f"{spoken} is {value}, but must be {words} {limits[name]}.")
+
+
+def options_of(config: Any) -> list[dataclasses.Field[Any]]:
+    """The options of a config or of its class: its own first, then what it shares with others of its kind."""
+    shared = {f.name for base in _bases(config) for f in dataclasses.fields(base)}
+    fields = [f for f in dataclasses.fields(config) if "help" in f.metadata]
+    return sorted(fields, key=lambda f: f.name in shared)
+
+
+def _bases(config: Any) -> list[Any]:
+    """The abstract dataclass at the root of a config's family, whose options all members have."""
+    kind = config if isinstance(config, type) else type(config)
+    family = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
+    return family[-1:] if len(family) > 1 else []
 
 
 def spoken_name(field: dataclasses.Field[Any]) -> str:
@@ -102,29 +119,54 @@ def convert(kind: type, value: Any, spoken: str) -> Any:
         raise LeanError(f"{spoken} is '{value}', but must be {word}.") from None
 
 
+def instead_of_ending(share: str) -> str:
+    """What to write for an option that gave the share of the run, at its end, without a method."""
+    try:
+        until = 1 - float(share)
+    except ValueError:
+        return "until=SHARE"
+    return f"until={until:.6g}" if 0 < until <= 1 else "until=SHARE, above 0 and at most 1,"
+
+
+def split_outside(text: str, mark: str) -> list[str]:
+    """The parts of a text between the marks that stand outside brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        if character == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
 _NAMED = re.compile(r"^\s*([\w./-]+)\s*(?:\[(.*)\])?\s*$", re.DOTALL)
 
 
-def parse_named(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
-    """`name[option=value,…]` as an instance of the dataclass registered under that name.
+def parse_named(text: str, find: Callable[[str], type[T]], what: str) -> T:
+    """`name[option=value,…]` as an instance of the dataclass that `find` knows under that name.
 
-    The one syntax for everything that is chosen by name and has options: methods and schedules.
+    The one syntax for everything that is chosen by name and has options. A class may have a `former` mapping of options
+    that are gone to functions that say, given the value, what to write instead.
     """
     match = _NAMED.match(text)
     if match is None:
         raise LeanError(f"{what} '{text}' cannot be read; write NAME or NAME[option=value,option=value].")
     name, inside = match.group(1), match.group(2) or ""
-    if name not in kinds:
-        raise LeanError(f"{what} '{name}' is not known; there are {', '.join(sorted(kinds))}.{nearest(name, kinds)}")
-    kind = kinds[name]
+    kind = find(name)
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, kind)) if f.init and "help" in f.metadata}
     given: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in inside.split(","))):
+    for part in filter(None, (p.strip() for p in split_outside(inside, ","))):
         key, equals, value = (p.strip() for p in part.partition("="))
         key = key.replace("-", "_")
         if not equals or not value:
             raise LeanError(f"{what} '{text}': '{part}' is not of the form option=value.")
+        if key in getattr(kind, "former", {}):
+            instead = typing.cast(Any, kind).former[key](value)
+            raise LeanError(f"{what} '{name}' has no option '{key}' any more; write {instead} instead of {part}.")
+        if key in given:
+            raise LeanError(f"{what} '{text}' gives '{key}' twice; give it once.")
         if key not in fields:
             known = f"it has {', '.join(fields)}" if fields else "it has none"
             raise LeanError(f"{what} '{name}' has no option '{key}'; {known}.{nearest(key, fields)}")
@@ -139,8 +181,8 @@ def spell_named(config: Any, name: str) -> str:
     """The canonical text of a named config: only what differs from the defaults, in the order of the dataclass."""
     changed = [
         f"{f.name}={_spell(getattr(config, f.name))}"
-        for f in dataclasses.fields(config)
-        if f.init and "help" in f.metadata and getattr(config, f.name) != f.default
+        for f in options_of(config)
+        if f.init and getattr(config, f.name) != f.default
     ]
     return f"{name}[{','.join(changed)}]" if changed else name
 

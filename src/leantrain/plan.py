@@ -16,25 +16,7 @@ import torch
 from torch import Tensor
 
 from leantrain.cost import scoring_cost, training_cost
-
-
-class Form(NamedTuple):
-    """How the examples of a batch are shown; one form per batch, so shapes stay static.
-
-    Attributes:
-        constituents: examples per input; 1 is whole, 2 and more a composite.
-        scale: side length as a share of the full size; 1.0 is unshrunk.
-    """
-
-    constituents: int = 1
-    scale: float = 1.0
-
-    @property
-    def pixels(self) -> float:
-        return self.scale * self.scale
-
-
-WHOLE_FORM = Form()
+from leantrain.forms import WHOLE, Form
 
 
 class Thinning(NamedTuple):
@@ -47,6 +29,11 @@ class Thinning(NamedTuple):
 
     keep: float
     scored: bool
+
+    @property
+    def cost(self) -> float:
+        """What a candidate is expected to cost, of training on it."""
+        return training_cost(self.keep) + (scoring_cost(1) if self.scored else 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +52,7 @@ class PlannedBatch:
 
     @property
     def cost(self) -> float:
-        return training_cost(self.inputs, self.form.pixels)
+        return training_cost(self.inputs, self.form.size)
 
     def part(self, rank: int, ranks: int) -> Tensor:
         """Which places of `index` one of several ranks trains on; none where there are fewer inputs than ranks."""
@@ -75,12 +62,14 @@ class PlannedBatch:
     def __reduce__(self) -> tuple[Any, ...]:
         # As numpy on its way to a worker: a pickled slice of a tensor would move the whole plan into shared memory.
         weight = None if self.weight is None else self.weight.numpy()
-        return _planned_batch, (self.position, self.epoch, self.index.numpy(), weight, tuple(self.form))
+        return _planned_batch, (self.position, self.epoch, self.index.numpy(), weight, self.form.parts)
 
 
-def _planned_batch(position: int, epoch: int, index: Any, weight: Any, form: tuple[int, float]) -> PlannedBatch:
+def _planned_batch(
+    position: int, epoch: int, index: Any, weight: Any, form: tuple[tuple[str, float], ...]
+) -> PlannedBatch:
     weight = None if weight is None else torch.from_numpy(weight)
-    return PlannedBatch(position, epoch, torch.from_numpy(index), weight, Form(*form))
+    return PlannedBatch(position, epoch, torch.from_numpy(index), weight, Form(form))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Plan:
     order: Tensor
     offsets: Tensor
     form_of: Tensor
-    forms: tuple[Form, ...] = (WHOLE_FORM,)
+    forms: tuple[Form, ...] = (WHOLE,)
     weight: Tensor | None = None
     thinning: Thinning | None = None
 
@@ -127,11 +116,9 @@ class Plan:
     def costs(self) -> Tensor:
         """float64, the cost of every batch."""
         constituents = torch.tensor([f.constituents for f in self.forms], dtype=torch.float64)[self.form_of]
-        pixels = torch.tensor([f.pixels for f in self.forms], dtype=torch.float64)[self.form_of]
-        each = training_cost(1)
-        if self.thinning is not None:
-            each = self.thinning.keep * each + (scoring_cost(1) if self.thinning.scored else 0.0)
-        return self.offsets.diff() / constituents * pixels * each
+        size = torch.tensor([f.size for f in self.forms], dtype=torch.float64)[self.form_of]
+        each = training_cost(1) if self.thinning is None else self.thinning.cost
+        return self.offsets.diff() / constituents * size * each
 
     @functools.cached_property
     def cost(self) -> float:
@@ -141,7 +128,11 @@ class Plan:
         """The first batches of this plan, as many as come nearest to `cost`; at least one, so that a run ends."""
         costs = self.costs()
         fits = int((costs.cumsum(0) - costs / 2 <= cost + 1e-6).sum())
-        keep = max(1, min(fits, len(self)))
+        return self.first(fits)
+
+    def first(self, batches: int) -> Plan:
+        """The first batches of this plan; at least one."""
+        keep = max(1, min(batches, len(self)))
         if keep == len(self):
             return self
         stop = int(self.offsets[keep])
@@ -159,26 +150,34 @@ class Plan:
             "order": self.order,
             "offsets": self.offsets,
             "form_of": self.form_of,
-            "forms": [list(form) for form in self.forms],
+            "forms": [[list(part) for part in form.parts] for form in self.forms],
             "weight": self.weight,
             "thinning": None if self.thinning is None else list(self.thinning),
         }
 
     @staticmethod
     def from_state_dict(state: dict[str, Any]) -> Plan:
-        forms = tuple(Form(int(k), float(s)) for k, s in state["forms"])
+        forms = tuple(Form(tuple((name, value) for name, value in parts)) for parts in state["forms"])
         thinning = None if state.get("thinning") is None else Thinning(*state["thinning"])
         return Plan(**{**state, "forms": forms, "thinning": thinning})
 
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """Examples to be batched together in one form: a tensor (constituents, inputs) of indices, and weights alike."""
+    """Examples to be batched together in one form: int32 indices (constituents, inputs), and weights alike.
+
+    Indices of examples that have an input of their own may be a vector.
+    """
 
     index: Tensor
-    form: Form = WHOLE_FORM
+    form: Form = WHOLE
     weight: Tensor | None = None
     batch_size: int | None = None  # inputs per batch, where it differs from the run's
+
+    def take(self, places: Tensor) -> Groups:
+        """The examples at these places of single examples, in the shape of the places."""
+        weight = None if self.weight is None else self.weight[places]
+        return dataclasses.replace(self, index=self.index[places], weight=weight)
 
 
 def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.Generator) -> Plan:
@@ -199,6 +198,10 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
     kinds, inputs = kinds[perm], inputs[perm]
     sizes = inputs * constituents[kinds]
     offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    if len(groups) == 1 and groups[0].form.constituents == 1:  # the usual case, without a place for every example
+        group, shuffle = groups[0], torch.randperm(len(groups[0].index.view(-1)), generator=rng, dtype=torch.int32)
+        shuffled = None if group.weight is None else group.weight.view(-1)[shuffle]
+        return Plan(epoch, group.index.view(-1)[shuffle].int(), offsets, kinds, (group.form,), shuffled)
     order = torch.empty(int(offsets[-1]), dtype=torch.int32)
     weight = torch.ones(len(order)) if any(g.weight is not None for g in groups) else None
     for kind, group in enumerate(groups):
@@ -215,11 +218,6 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
             if j + 1 < group.form.constituents:
                 place += torch.repeat_interleave(here.int(), here)
     return Plan(epoch, order, offsets, kinds, tuple(g.form for g in groups), weight)
-
-
-def whole_plan(epoch: int, index: Tensor, batch_size: int, rng: torch.Generator, weight: Tensor | None = None) -> Plan:
-    """A plan that trains on each of these examples once, whole."""
-    return make_plan(epoch, [Groups(index, weight=weight)], batch_size, rng)
 
 
 def _near_equal(inputs: int, batch_size: int) -> Tensor:

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from leantrain.options import check, option, parse_named
+from leantrain.options import check, option
+from leantrain.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Schedule(ABC):
         """The factor at `progress`; `epochs` is how many epochs the whole run stands for."""
 
 
+SCHEDULES: Registry[Schedule] = Registry("schedule")
+
+
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Linear(Schedule):
     """Linear warm-up, then linear to zero."""
@@ -37,6 +42,7 @@ class Linear(Schedule):
         return (1.0 - progress) / (1.0 - self.warmup)
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class OneCycle(Schedule):
     """Half a cosine from 1/25 up to one, then half a cosine to zero (the one-cycle policy)."""
@@ -50,6 +56,7 @@ class OneCycle(Schedule):
         return _cosine(1.0, 0.0, (progress - self.warmup) / (1.0 - self.warmup))
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Cosine(Schedule):
     """Linear warm-up, then half a cosine to zero."""
@@ -63,6 +70,7 @@ class Cosine(Schedule):
         return _cosine(1.0, 0.0, (progress - self.warmup) / (1.0 - self.warmup))
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Step(Schedule):
     """Times `factor` after every `every` epochs, as in the MixTrain papers."""
@@ -75,6 +83,7 @@ class Step(Schedule):
         return self.factor ** math.floor(progress * epochs / self.every + 1e-9)
 
 
+@SCHEDULES.register
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The base learning rate throughout."""
@@ -85,12 +94,9 @@ class Constant(Schedule):
         return 1.0
 
 
-SCHEDULES: dict[str, type[Schedule]] = {kind.name: kind for kind in (Linear, OneCycle, Cosine, Step, Constant)}
-
-
 def parse_schedule(text: str) -> Schedule:
     """A schedule from its name and options, for example `step[every=10,factor=0.1]`."""
-    return parse_named(text, SCHEDULES, "schedule")
+    return SCHEDULES.parse(text)
 
 
 def _cosine(start: float, stop: float, share: float) -> float:

@@ -1,4 +1,4 @@
-"""Shrinking: showing a batch at fewer pixels, which is what a form of scale below 1 asks for."""
+"""Shrinking: the form that shows images at fewer pixels."""
 
 from __future__ import annotations
 
@@ -8,66 +8,92 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leantrain.batch import Batch
 from leantrain.errors import LeanError
-from leantrain.frozen import frozen
-from leantrain.models import size_step
-from leantrain.plan import Form
+from leantrain.eval_mode import eval_mode
+from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.split import unwrapped
 
 
-class Shrinker:
-    """Which sizes a model takes, and the way to them.
+@register_form
+class Shrunk(FormKind):
+    """Images at fewer pixels; its value is the side as a share of the full one, and an input costs by its pixels."""
 
-    Args:
-        model: the model to be shown smaller images.
-        example: a small batch of inputs as the model sees them, at full size.
-    """
+    name = "shrunk"
 
-    def __init__(self, model: nn.Module, example: Any) -> None:
+    def __init__(self, attached: Attached) -> None:
+        super().__init__(attached)
+        model, example = attached.model, attached.example
         if not isinstance(example, Tensor) or example.ndim != 4 or not example.is_floating_point():
             what = f"{tuple(example.shape)} {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
             raise LeanError(
                 f"the inputs of a batch are {what}, but only float images (n, channels, height, width) can be shrunk; "
                 "convert them in the data set, or show attach a converted batch as example=…"
             )
-        self.side = min(example.shape[-2:])
-        self._full = (int(example.shape[-2]), int(example.shape[-1]))
+        self._side = min(example.shape[-2:])
         self._step = size_step(unwrapped(model))
-        self._model, self._example = model, example
         self._tried: set[float] = set()
-        if self._step >= self.side:
+        if self._step >= self._side:
             raise LeanError(
                 f"{type(unwrapped(model)).__name__} takes images of {self._step} pixels only, so none can be shown "
                 "smaller; choose another model, or a method that skips examples instead."
             )
 
-    def fit(self, form: Form) -> Form:
-        """The nearest form of a size that the model takes; it is tried once, before the epoch that needs it."""
-        if form.scale >= 1.0:
-            return form._replace(scale=1.0)
-        side = max(self._step, round(form.scale * self.side / self._step) * self._step)
-        fitted = form._replace(scale=min(1.0, side / self.side))
-        if fitted.scale < 1.0 and fitted.scale not in self._tried:
-            self._try(fitted.scale)
+    @classmethod
+    def size(cls, value: float) -> float:
+        return value * value
+
+    def fit(self, value: float) -> float:
+        """The nearest scale that the model takes; it is tried once, before the epoch that needs it."""
+        if value >= 1.0:
+            return 1.0
+        side = max(self._step, round(value * self._side / self._step) * self._step)
+        fitted = min(1.0, side / self._side)
+        if fitted < 1.0 and fitted not in self._tried:
+            self._try(fitted)
         return fitted
 
-    def shrink(self, inputs: Tensor, scale: float) -> Tensor:
-        """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
-        return F.interpolate(inputs, size=self._size(scale), mode="bilinear", antialias=True)
+    def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
+        with self.attached.clock.measure("shrinking", inputs.device):
+            small = self._shrink(inputs, value)
+        return ask(small)
 
-    def _size(self, scale: float) -> tuple[int, int]:
-        height, width = (max(self._step, round(side * scale / self._step) * self._step) for side in self._full)
+    def _shrink(self, inputs: Tensor, scale: float) -> Tensor:
+        """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
+        return F.interpolate(inputs, size=self._sides(inputs, scale), mode="bilinear", antialias=True)
+
+    def _sides(self, inputs: Tensor, scale: float) -> tuple[int, int]:
+        """Of what is given, which another form may have made smaller already."""
+        sides = inputs.shape[-2:]
+        height, width = (max(self._step, round(side * scale / self._step) * self._step) for side in sides)
         return height, width
 
     def _try(self, scale: float) -> None:
+        model, example = self.attached.model, self.attached.example
         try:
-            with torch.no_grad(), frozen(self._model):
-                model = next(self._model.parameters(), self._example)
-                self._model(self.shrink(self._example.to(model.device, model.dtype), scale))
+            with torch.no_grad(), eval_mode(model):
+                like = next(model.parameters(), example)
+                model(self._shrink(example.to(like.device, like.dtype), scale))
         except (RuntimeError, ValueError, AssertionError) as error:
-            height, width = self._size(scale)
+            height, width = self._sides(example, scale)
             raise LeanError(
-                f"{type(unwrapped(self._model)).__name__} cannot be shown {height}×{width} pixels "
+                f"{type(unwrapped(model)).__name__} cannot be shown {height}×{width} pixels "
                 f"({str(error).splitlines()[0]}); choose a larger size."
             ) from None
         self._tried.add(scale)
+
+
+def size_step(model: nn.Module) -> int:
+    """What an input's side must be a multiple of: 1 for CNNs, the patch for transformers.
+
+    A model that takes its one size only (fixed position biases) answers with that size.
+    """
+    fixed = getattr(model, "lean_fixed_size", None) or getattr(model, "image_size", None)
+    if isinstance(fixed, int):
+        return fixed
+    embed = getattr(model, "patch_embed", None)
+    project = getattr(embed, "proj", None)
+    if not isinstance(project, nn.Conv2d) or project.kernel_size != project.stride:  # overlapping patches are padded
+        return 1
+    strict, side = getattr(embed, "strict_img_size", False), getattr(embed, "img_size", None)
+    return max(side) if strict and side else max(project.stride)

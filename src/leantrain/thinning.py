@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from leantrain.batch import After, Batch
 from leantrain.cost import training_cost
-from leantrain.loader import After, Batch
 
 Keep = Callable[[Batch], tuple[Batch, float, dict[str, Any]]]
 """Of a batch of candidates: those kept, what looking at them cost, and what of the method's state that changed."""
@@ -40,7 +40,7 @@ def gather(
         assert waiting is not None
         rows = torch.arange(len(waiting), device=waiting.index.device)
         batch, waiting = waiting.take(rows[:count]), waiting.take(rows[count:]) if count < len(rows) else None
-        cost, spent = training_cost(count, batch.form.pixels) + spent, 0.0
+        cost, spent = training_cost(count, batch.form.size) + spent, 0.0
         return dataclasses.replace(batch, total=float(count), cost=cost, after=After(waiting, dict(state)))
 
     for candidate in candidates:

@@ -107,7 +107,7 @@ def label(page: Any, title: str) -> str:
 
 
 def test_every_part_is_there(page: Any) -> None:
-    parts = ["Verdict", "Is it worth it?", "Curves", "Overhead", "MixTrain", "Use", "Examples", "Settings"]
+    parts = ["Verdict", "Is it worth it?", "Curves", "Overhead", "Inside", "Use", "Examples", "Settings"]
     assert page.locator("h2").all_inner_texts() == parts
     assert page.locator("nav a").all_inner_texts() == parts
     for title in (
@@ -145,7 +145,7 @@ def test_the_policy_stops_what_the_page_must_not_do(browser: Any, page_file: Pat
 def test_the_table_sorts_by_click_and_by_keyboard(page: Any) -> None:
     table = page.locator("table.results")
     before = table.locator("tbody th").all_inner_texts()
-    assert before[0] == "sgd"
+    assert before[0] == "plain"
 
     def column() -> list[float]:
         cells = table.locator("tbody td:nth-child(2)").all_inner_texts()
@@ -180,8 +180,8 @@ def test_the_slider_goes_through_the_epochs(page: Any) -> None:
     page.keyboard.press("Home")
     assert slider.get_attribute("aria-valuetext") == "epoch 1"
     first = label(page, "Losses of an epoch")
-    assert re.match(r"Losses of epoch 1: \d+ whole, recognised, \d+ whole, not recognised, 0 mixed;", first)
-    assert sum(map(int, re.findall(r"(\d+) (?:whole|mixed)", first))) == 72
+    assert re.match(r"Losses of epoch 1: \d+ unmixed, recognised, \d+ unmixed, not recognised, 0 mixed;", first)
+    assert sum(map(int, re.findall(r"(\d+) (?:unmixed|mixed)", first))) == 72
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert slider.get_attribute("aria-valuetext") == "epoch 3"
@@ -210,7 +210,7 @@ def test_an_example_is_found_by_index_and_by_class(page: Any) -> None:
     assert label(page, "Its loss over the epochs").startswith(f"Loss of example {known[3]}:")
     assert page.locator(f".thumbs button[data-index='{known[3]}']").get_attribute("aria-pressed") == "true"
     told = page.locator(".told").inner_text()
-    assert "sgd: trained whole 5×" in told
+    assert "plain: trained whole 5×" in told
     assert "random-backprop" in told
     page.get_by_label("class", exact=True).select_option(label=CLASSES[1])
     shown = page.locator(".thumbs button").all()
@@ -252,10 +252,10 @@ def test_the_theme_follows_the_system_until_it_is_chosen(page: Any) -> None:
 
 
 def test_charts_can_be_turned_from_cost_to_time(page: Any) -> None:
-    assert label(page, "Accuracy against what it costs").startswith("Accuracy against cost: sgd")
+    assert label(page, "Accuracy against what it costs").startswith("Accuracy against cost: plain")
     decision = page.locator("figure", has=page.get_by_role("heading", name="Accuracy against what it costs"))
     decision.locator("label", has_text="time").click()
-    assert label(page, "Accuracy against what it costs").startswith("Accuracy against time: sgd")
+    assert label(page, "Accuracy against what it costs").startswith("Accuracy against time: plain")
     curves = page.locator("figure", has=page.get_by_role("heading", name="Learning curves"))
     curves.get_by_role("radio", name="cost").focus()
     page.keyboard.press("ArrowRight")
@@ -275,7 +275,7 @@ def test_every_chart_has_its_numbers(page: Any) -> None:
         chart.locator("details tbody tr").nth(1).wait_for()
     row = page.locator("figure", has=page.get_by_role("heading", name="Accuracy against what it costs"))
     cells = row.locator("details tbody tr").first.locator("th, td").all_inner_texts()
-    assert cells[0] == "sgd"
+    assert cells[0] == "plain"
     assert cells[2] == page.locator("table.results tbody td").first.inner_text().split(" ")[0]
 
 
@@ -357,7 +357,7 @@ def test_everything_that_acts_has_a_name_and_pictures_have_words(page: Any) -> N
 def test_text_and_lines_stand_out(page: Any, theme: str) -> None:
     """WCAG 2.2: 4.5 for text, 3 for what is drawn."""
     page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-    names = ["ink", "dim", "accent", "good", "bad", "open", *(f"c{i}" for i in range(7)), "region1", "region3", "wrong"]
+    names = ["ink", "dim", "accent", "good", "bad", "open", *(f"c{i}" for i in range(7)), "reason1", "reason2", "wrong"]
     read = "names => names.map((n) => getComputedStyle(document.documentElement).getPropertyValue(`--${n}`).trim())"
     colours = dict(zip(names, page.evaluate(read, names), strict=True))
     for ground in page.evaluate(read, ["paper", "card"]):

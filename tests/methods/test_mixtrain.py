@@ -12,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import leantrain
+from drafting import Planner
 from leantrain.errors import LeanError
-from leantrain.ledger import COMPOSITE, WHOLE, Ledger
+from leantrain.forms import Form
+from leantrain.ledger import Ledger
 from leantrain.methods import METHODS, Moment, parse_method
 from leantrain.methods.mixtrain import NOT_MIXED, REGION_1, REGION_3, MixTrainMethod
 from leantrain.plan import Plan
 from leantrain.rng import generator
+
+WHOLE, COMPOSITE = Form(), Form.of(composite=2)
 
 
 class Walk:
@@ -28,12 +32,13 @@ class Walk:
 
     def __init__(self, text: str, examples: int, epochs: int = 20, batch_size: int = 4, copies: int = 1) -> None:
         self.copies = copies
+        self.size = Form()
         examples *= copies
         method = parse_method(text)
         assert isinstance(method, MixTrainMethod)
         self.method = method
         self.ledger = Ledger(examples)
-        self.state = method.init(self.ledger)
+        self.planner = Planner(method, self.ledger)
         self.epochs, self.batch_size = epochs, batch_size
         self.epoch = -1
         self.plan = self._plan()
@@ -41,10 +46,9 @@ class Walk:
     def _plan(self) -> Plan:
         self.epoch += 1
         moment = Moment(self.epoch, self.epoch / self.epochs, self.epochs, self.batch_size)
-        plan, self.state = self.method.plan(self.state, self.ledger, moment, generator(0, "plan", self.epoch))
-        return plan
+        return self.planner.plan(moment, generator(0, "plan", self.epoch))
 
-    def forms(self) -> dict[int, int]:
+    def forms(self) -> dict[int, Form]:
         """How each planned example is shown."""
         shown = {}
         for b in range(len(self.plan)):
@@ -56,20 +60,21 @@ class Walk:
         """Record the planned epoch with these outcomes, plan the next and say every example's region in it."""
         loss, right = (torch.tensor(x).repeat_interleave(self.copies) for x in (losses, correct))
         for form in (WHOLE, COMPOSITE):
+            seen_as = form if not self.size.parts else form.also(*self.size.parts[0])
             index = torch.tensor([i for i, f in sorted(self.forms().items()) if f == form], dtype=torch.int64)
             if len(index):
-                self.ledger.record(index, loss[index], right[index], form, self.epoch)
+                self.ledger.record(index, loss[index], right[index], seen_as, self.epoch)
         self.plan = self._plan()
         return self.regions()
 
     def regions(self) -> list[int]:
-        regions = self.ledger["region"].view(-1, self.copies)
+        regions = self.planner.view["reason"].view(-1, self.copies)
         assert (regions == regions[:, :1]).all()
         return [int(r) for r in regions[:, 0]]
 
     @property
     def report(self) -> dict[str, Any]:
-        return self.method.report(self.state, self.ledger, self.plan)
+        return self.planner.chain.report_all(self.planner.states, self.ledger, self.plan)
 
 
 RIGHT, WRONG = True, False
@@ -146,7 +151,7 @@ def test_an_odd_one_out_is_trained_whole_and_judged_as_such() -> None:
     assert [forms[i] for i in range(5)].count(COMPOSITE) == 4
     odd = next(i for i in range(5) if forms[i] == WHOLE)
     walk.train(losses, right)
-    assert walk.ledger["form"][odd] == WHOLE
+    assert walk.ledger["constituents"][odd] == 1
     assert walk.regions()[:5] == [REGION_1] * 5
 
 
@@ -228,8 +233,8 @@ def test_exponential_average_forgets() -> None:
     assert walks["ema"].report["L_incorr"] == pytest.approx(4.5)
 
 
-def test_the_whole_ending_is_trained_unmixed() -> None:
-    walk = Walk("mixtrain-cutmix[whole_ending=0.25]", 6, epochs=8)
+def test_after_until_nothing_is_mixed() -> None:
+    walk = Walk("mixtrain-cutmix[until=0.75]", 6, epochs=8)
     shares = []
     for _ in range(8):
         shares.append(walk.report["mixed"])
@@ -243,6 +248,30 @@ def test_keep_steps_keeps_the_number_of_optimiser_steps() -> None:
     assert len(plain.plan) == 8
     assert plain.plan[0].inputs == 4
     assert len(Walk("mixtrain-cutmix[select=all]", 64, batch_size=8).plan) == 4
+
+
+def test_before_start_nothing_is_mixed_but_thresholds_are_learnt() -> None:
+    walk = Walk("mixtrain-cutmix[start=0.5]", 6, epochs=8)
+    shares = []
+    for _ in range(8):
+        shares.append(walk.report["mixed"])
+        walk.train(*FIRST)
+    assert shares[:4] == [0] * 4
+    assert shares[4:] == [pytest.approx(4 / 6)] * 4
+    assert walk.report["L_mid"] == pytest.approx(2.25)
+
+
+def test_the_rules_hold_when_examples_are_shrunk() -> None:
+    sizes = (Form.of(shrunk=0.5), Form.of(shrunk=0.75), Form())
+    whole, shrunk = Walk("mixtrain-cutmix", 8, copies=4), Walk("mixtrain-cutmix", 8, copies=4)
+    right = [RIGHT] * 4 + [WRONG] * 4
+    for epoch, losses in enumerate(
+        [[0.2, 0.4, 0.6, 0.8, 3.0, 5.0, 4.0, 4.0], [0.1, 0.3, 2.2, 2.2, 3.5, 6.0, 4.5, 4.0]]
+    ):
+        shrunk.size = sizes[epoch]
+        assert whole.train(losses, right) == shrunk.train(losses, right)
+    assert shrunk.regions() == [1, 1, 1, 1, 0, 3, 3, 0]  # after two shrunk epochs
+    assert shrunk.report["L_mid"] == whole.report["L_mid"] is not None
 
 
 def random_ledger(walk: Walk, seed: int) -> None:
@@ -267,7 +296,7 @@ def test_every_example_appears_exactly_once_plain_or_in_one_composite(n: int, ba
     assert len(plan) == math.ceil(plain / batch) + math.ceil(composites / batch)
     if batch > 2:
         assert all(b.inputs > 1 for b in batches)
-    regions = walk.ledger["region"]
+    regions = walk.planner.view["reason"]
     for b in batches:
         if b.form.constituents > 1:
             assert (regions[b.index] != NOT_MIXED).all()
@@ -302,6 +331,7 @@ def test_the_report_adds_up() -> None:
         ("mixtrain-cutmix[select=region2]", "Did you mean 'region"),
         ("mixtrain-cutmix[k=0]", "k is 0, but must be at least 1"),
         ("mixtrain-cutmix[constituents=1]", "constituents is 1, but must be at least 2"),
+        ("mixtrain-cutmix[whole_ending=0.2]", "no option 'whole_ending' any more; write until=0.8 instead"),
         ("mixtrain-cutmx", "Did you mean 'mixtrain-cutmix'"),
     ],
 )
@@ -326,9 +356,9 @@ def test_every_option_s_help_says_what_the_paper_used(name: str) -> None:
     import dataclasses
 
     for field in dataclasses.fields(METHODS[name]):
-        assert "paper" in field.metadata["help"], field.name
+        assert "paper" in field.metadata["help"] or field.name in ("start", "until"), field.name
 
 
 def test_options_survive_their_own_spelling() -> None:
-    text = "mixtrain-cutmix[select=correct,k=3,keep_steps=true,whole_ending=0.2,split=false,ratio=0.25]"
+    text = "mixtrain-cutmix[select=correct,k=3,keep_steps=true,split=false,ratio=0.25,until=0.8]"
     assert str(parse_method(text)) == text

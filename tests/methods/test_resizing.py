@@ -8,12 +8,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import leantrain
+from drafting import Planner
+from leantrain.clock import Stopwatch
 from leantrain.errors import LeanError
-from leantrain.ledger import SHRUNK, WHOLE, Ledger
-from leantrain.methods import Moment, parse_method
+from leantrain.forms import Attached
+from leantrain.ledger import Ledger
+from leantrain.methods import Moment, ProgressiveResizing, parse_method
 from leantrain.models import build
 from leantrain.rng import generator
-from leantrain.shrinking import Shrinker
+from leantrain.shrinking import Shrunk, size_step
 
 
 def images(n: int = 24, side: int = 32, width: int | None = None) -> TensorDataset:
@@ -49,20 +52,23 @@ def resnet8() -> nn.Module:
 
 def test_size_grows_with_the_progress_and_the_last_part_is_whole() -> None:
     lean = leantrain.attach(resnet8(), images(), "progressive-resizing", epochs=10)
-    assert sizes_shown(lean, 10) == [(16, 16)] * 4 + [(24, 24)] * 4 + [(32, 32)] * 2
-    assert lean.cost == pytest.approx(24 * (4 * 0.25 + 4 * 0.5625 + 2))
+    assert sizes_shown(lean, 10) == [(16, 16)] * 5 + [(24, 24)] * 3 + [(32, 32)] * 2
+    assert lean.cost == pytest.approx(24 * (5 * 0.25 + 3 * 0.5625 + 2))
     assert lean.progress == 1.0
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5, 16])
 def test_the_last_epoch_is_whole_however_few_there_are(epochs: int) -> None:
-    method, ledger = parse_method("progressive-resizing"), Ledger(8)
+    planner = Planner("progressive-resizing", Ledger(8))
+    # Shares of the cost, 20 and 40 %, as shares of the epochs: a pass at half the side costs a quarter.
+    passes = (0.2 / 0.25, 0.4 / 0.5625, 0.4)
+    small, middle = passes[0] / sum(passes), (passes[0] + passes[1]) / sum(passes)
     for epoch in range(epochs):
-        plan, _ = method.plan({}, ledger, Moment(epoch, epoch / epochs, epochs, 4, 32), generator(0, epoch))
+        plan = planner.plan(Moment(epoch, epoch / epochs, epochs, 4, 32), generator(0, epoch))
         expected = (
-            1.0 if epoch == epochs - 1 else 0.5 if epoch / epochs < 0.4 else 0.75 if epoch / epochs < 0.8 else 1.0
+            1.0 if epoch == epochs - 1 else 0.5 if epoch / epochs < small else 0.75 if epoch / epochs < middle else 1.0
         )
-        assert plan.forms[0].scale == expected
+        assert plan.forms[0].size == expected**2
 
 
 def test_input_scaling_shows_one_size_throughout() -> None:
@@ -76,7 +82,7 @@ def test_input_scaling_shows_one_size_throughout() -> None:
 def test_sizes_are_those_that_the_model_takes() -> None:
     vit = build("vit_tiny_patch16_224", classes=4, channels=3, image_size=32)  # patches of 4 at this size
     lean = leantrain.attach(vit, images(), "input-scaling[size=22]", epochs=1)
-    step = Shrinker(vit, torch.zeros(1, 3, 32, 32))._step
+    step = size_step(vit)
     assert step > 1
     (size,) = sizes_shown(lean, 1)
     assert size[0] % step == 0 and abs(size[0] - 22) <= step / 2
@@ -90,7 +96,15 @@ def test_oblong_images_keep_their_shape() -> None:
 
 def test_shrinking_is_antialiased() -> None:
     stripes = (torch.arange(32) % 2).float().expand(1, 1, 32, 32).clone()  # the finest pattern there is
-    small = Shrinker(nn.Conv2d(1, 1, 3), stripes).shrink(stripes, 0.5)
+    run = Attached(nn.Conv2d(1, 1, 3), stripes, None, None, Ledger(1), 0, Stopwatch())
+    shown: list[Tensor] = []
+
+    def ask(inputs: Tensor) -> leantrain.Answer:
+        shown.append(inputs)
+        return leantrain.Answer(inputs.flatten(1))
+
+    Shrunk(run).show(stripes, 0.5, None, ask)  # type: ignore[arg-type]
+    (small,) = shown
     assert small.shape == (1, 1, 16, 16)
     torch.testing.assert_close(small[..., 1:-1], torch.full((1, 1, 16, 14), 0.5), atol=0.02, rtol=0)
 
@@ -98,9 +112,10 @@ def test_shrinking_is_antialiased() -> None:
 def test_the_ledger_says_which_losses_come_from_small_images() -> None:
     lean = leantrain.attach(resnet8(), images(), "progressive-resizing", epochs=2)
     sizes_shown(lean, 1)
-    assert lean.ledger["form"].unique().tolist() == [SHRUNK]
+    assert lean.ledger["size"].unique().tolist() == [25]
     sizes_shown(lean, 1)
-    assert lean.ledger["form"].unique().tolist() == [WHOLE]
+    assert lean.ledger["size"].unique().tolist() == [100]
+    assert lean.ledger["constituents"].unique().tolist() == [1]
 
 
 def test_what_cannot_be_shrunk_is_refused_at_once() -> None:
@@ -132,6 +147,25 @@ def test_a_budget_ends_at_full_size_too(epochs: int, budget: float) -> None:
     assert shown[-1] == (32, 32)
     assert shown == sorted(shown)
     assert lean.cost == pytest.approx(24 * epochs * budget, abs=4)
+
+
+@pytest.mark.parametrize("options", ["", "[small=0.4,middle=0.4]", "[first=0.25,second=0.5,small=0.1,middle=0.3]"])
+@pytest.mark.parametrize("budget", [None, 0.5])
+def test_shares_are_of_the_runs_cost_with_and_without_a_budget(options: str, budget: float | None) -> None:
+    method = parse_method(f"progressive-resizing{options}")
+    assert isinstance(method, ProgressiveResizing)
+    lean = leantrain.attach(resnet8(), images(), method, epochs=60, budget=budget)
+    spent: dict[float, float] = {}
+    while not lean.finished:
+        for batch in lean.loader(12):
+            lean.loss(batch)
+        size = lean.plan.forms[0].size
+        spent[size] = spent.get(size, 0.0) + lean.epoch_totals["cost"]
+    shares = [share / lean.cost for _, share in sorted(spent.items())]
+    expected = [method.small, method.middle, 1 - method.small - method.middle]
+    assert shares == pytest.approx(expected, abs=0.04)  # the size changes between epochs only
+    if budget is None:
+        assert lean.cost_share == pytest.approx(method.expected_share, abs=0.03)
 
 
 def test_shares_of_the_run_must_fit() -> None:

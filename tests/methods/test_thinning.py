@@ -12,11 +12,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import leantrain
+from drafting import Planner
+from leantrain.batch import Batch
 from leantrain.errors import LeanError
+from leantrain.forms import WHOLE
 from leantrain.ledger import Ledger
-from leantrain.loader import Batch
 from leantrain.methods import Moment, Seen, SelectiveBackprop, parse_method
-from leantrain.plan import WHOLE_FORM
 from leantrain.rng import generator
 from leantrain.thinning import gather
 
@@ -60,7 +61,7 @@ def candidates(sizes: list[int]) -> list[Batch]:
     for position, size in enumerate(sizes):
         index = torch.arange(start, start + size)
         data = (index.float().unsqueeze(1), index % 3)
-        batches.append(Batch(data, index, None, WHOLE_FORM, 0, position, total=size, cost=float(size)))
+        batches.append(Batch(data, index, None, WHOLE, 0, position, total=size, cost=float(size)))
         start += size
     return batches
 
@@ -182,9 +183,10 @@ def test_stale_losses_save_the_forward_passes() -> None:
 
 
 def test_stale_choice_is_by_the_known_losses() -> None:
-    method, ledger = parse_method("selective-backprop[keep=0.2,stale=1]"), Ledger(1000)
+    ledger = Ledger(1000)
     ledger.observe(torch.arange(1000), torch.arange(1000).float(), torch.zeros(1000, dtype=torch.bool))
-    plan, _ = method.plan(method.init(ledger), ledger, Moment(1, 0.1, 10, 50), generator(0))
+    planner = Planner("selective-backprop[keep=0.2,stale=1]", ledger)
+    plan = planner.plan(Moment(1, 0.1, 10, 50), generator(0))
     assert plan.examples == pytest.approx(200, abs=40)
     assert plan.order.float().mean() > 750  # u^4 has its mean at 5/6 of the ranks
 

@@ -20,7 +20,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def arguments(out: Path, data: str = "digits", *more: object) -> list[object]:
-    return ["train", "--data", data, *SMALL, "--epochs", 12, "--dropout", 0.3, "--method", METHOD, "--out", out, *more]
+    return ["train", "--data", data, *SMALL, "--epochs", 8, "--dropout", 0.3, "--method", METHOD, "--out", out, *more]
 
 
 def start(*words: object) -> subprocess.Popen[str]:
@@ -56,11 +56,11 @@ def kill_and_resume(out: Path, words: list[object], kills: int, seed: int) -> in
     return hits
 
 
-def test_five_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
+def test_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
     assert run(*arguments(tmp_path / "whole", "digits", "--checkpoint-every", 4)).returncode == 0
     out = tmp_path / "killed"
-    hits = kill_and_resume(out, arguments(out, "digits", "--checkpoint-every", 2), kills=5, seed=0)
-    assert hits >= 3  # the others came after the end
+    hits = kill_and_resume(out, arguments(out, "digits", "--checkpoint-every", 2), kills=2, seed=0)
+    assert hits >= 1  # the other may have come after the end
     same_run(tmp_path / "whole", out)
 
 
@@ -97,7 +97,7 @@ def test_a_run_cut_before_its_first_checkpoint_starts_again(tmp_path: Path) -> N
     for name in ("checkpoint.pt", "result.json", "model.safetensors"):
         (out / name).unlink()
     with open(out / "metrics.jsonl", "a") as file:
-        file.write('{"epoch": 12, "trai')  # a half-written line
+        file.write('{"epoch": 8, "trai')  # a half-written line
     assert run(*arguments(out, "digits", "--resume")).returncode == 0
     same_run(tmp_path / "whole", out)
 

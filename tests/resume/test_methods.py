@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from leantrain.config import TrainConfig
-from leantrain.display import Quiet
-from leantrain.methods import METHODS, Pruning
-from leantrain.signals import Interrupted
-from leantrain.train import Run, load_images, resolve
+from leantrain.errors import LeanError
+from leantrain.methods import METHODS
+from leantrain.options import options_of
+from leantrain.run.config import TrainConfig
+from leantrain.run.display import Quiet
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images, resolve
+from leantrain.run.signals import Interrupted
 from program import same_run
 
 
@@ -37,12 +40,21 @@ def make_run(out: Path, method: str, display: Quiet | None = None) -> Run:
     return Run(resolve(config, images), images, out, display)
 
 
+SHORT = "[models=1,score_epochs=1]"  # a score from little training prunes like any other
+CHAINS = [
+    "infobatch + progressive-resizing",
+    f"el2n{SHORT} + mixtrain-cutmix[until=0.8] + progressive-resizing",
+    f"el2n{SHORT} + grand{SHORT} + random-backprop[keep=0.8]",
+    "random-backprop[keep=0.8] + selective-backprop + input-scaling",
+]
+
+
 def names() -> list[str]:
-    short = "[models=1,score_epochs=1]"  # a score from little training prunes like any other
-    return [name + (short if issubclass(kind, Pruning) else "") for name, kind in METHODS.items()]
+    pruning = {name for name, kind in METHODS.items() if "score_epochs" in [one.name for one in options_of(kind)]}
+    return [name + (SHORT if name in pruning else "") for name in METHODS]
 
 
-@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize("method", [*names(), *CHAINS])
 def test_a_cut_run_goes_on_bit_for_bit(method: str, tmp_path: Path) -> None:
     whole = make_run(tmp_path / "whole", method)
     whole.write_config()
@@ -75,7 +87,7 @@ def test_scores_made_before_a_cut_are_not_made_again(tmp_path: Path) -> None:
     again.load_checkpoint()
     again.train()
     assert (tmp_path / "scores.npz").stat().st_mtime_ns == made
-    kept = int((~again.lean.ledger["pruned"]).sum())
+    kept = int((~again.lean.ledger["0.pruned"]).sum())
     assert again.lean.cost == pytest.approx(200 * (1 + 1 / 3) + 4 * kept)
 
 
@@ -102,3 +114,27 @@ def test_scores_of_another_making_beside_the_run_are_not_taken_for_its_own(tmp_p
     other = make_run(tmp_path / "two", "el2n[models=1,score_epochs=2]")
     other.train()
     assert other.lean.cost - other.lean.examples == pytest.approx(200 * (2 + 1 / 3))
+
+
+def test_files_of_scores_among_methods_that_make_theirs(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "one", f"el2n{SHORT}")
+    first.train()
+    file = tmp_path / "one" / "scores.npz"
+    mixed = make_run(tmp_path / "two", f"el2n{SHORT} + el2n[prune=0.1,scores={file}] + grand{SHORT}")
+    mixed.check()
+    mixed.train()
+    summary = mixed.lean.scores_summary
+    assert summary is not None and not summary["reused"]
+    assert summary["cost"] - summary["paid"] == pytest.approx(200 * (1 + 1 / 3))  # of the file
+    missing = make_run(tmp_path / "three", f"el2n{SHORT} + el2n[scores={tmp_path / 'nosuch.npz'}]")
+    with pytest.raises(LeanError, match="there is no scores file"):  # before anything is trained
+        missing.check()
+
+
+def test_equal_scores_are_made_and_paid_for_once(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path, "el2n[models=1,score_epochs=1,prune=0.1] + el2n[models=1,score_epochs=1,prune=0,hardest=0.1]"
+    )
+    run.train()
+    assert not (tmp_path / "scores-2.npz").exists()
+    assert run.lean.cost - run.lean.examples == pytest.approx(200 * (1 + 1 / 3))

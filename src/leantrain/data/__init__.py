@@ -7,63 +7,18 @@ normalises on the device.
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from functools import cached_property
+import dataclasses
 from pathlib import Path
 
 import torch
 
 from leantrain.data import parts, sources
 from leantrain.data.augment import Augment
-from leantrain.data.images import FileImages, Images, MemoryImages, check_labels, some
+from leantrain.data.images import FileImages, Images, ImageSet, MemoryImages, check_labels, some
 from leantrain.data.sources import NAMES, default_root
 from leantrain.errors import LeanError
 
 __all__ = ["NAMES", "Augment", "FileImages", "ImageSet", "Images", "MemoryImages", "default_root", "load"]
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSet:
-    """A training part, the part it is evaluated on, and how the pictures are shown to the network.
-
-    Attributes:
-        mean: Per channel, of pixels scaled to 0…1.
-        std: Per channel, likewise.
-        pad: How far the crop on the device shifts an image; 0 when there is none (large images crop while decoding).
-        flip: Whether the device mirrors half the images.
-        evaluated_on: "test", or "validation" when `test` was held out of the training part.
-        bad_images: How many unreadable images `skip_bad_images` left out.
-        in_memory: Whether a batch is a plain gather, so that loader workers would only cost time.
-    """
-
-    name: str
-    train: Images
-    test: Images
-    classes: tuple[str, ...]
-    image_size: int
-    channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    pad: int
-    flip: bool
-    evaluated_on: str
-    bad_images: int
-    in_memory: bool
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A short hash of the content, not of the name or place, so that a resume on other data is noticed.
-
-        Every label and identity counts; of the pixels only some, because reading them all would slow every start.
-        """
-        digest = hashlib.blake2b(digest_size=8)
-        digest.update(repr((self.classes, self.image_size, self.channels)).encode("utf-8", "backslashreplace"))
-        for part in (self.train, self.test):
-            digest.update(f"|{len(part)}|".encode())
-            digest.update(part.targets.numpy().tobytes())
-            part.digest(digest.update)
-        return digest.hexdigest()
 
 
 def load(
@@ -93,7 +48,7 @@ def load(
         image_size: Side of the square shown to the network; chosen from the images when not given.
 
     Raises:
-        LeanError: For anything the user can mend.
+        LeanError: For anything the user can fix.
     """
     if train_limit is not None and train_limit <= 0:
         raise LeanError(f"--train-limit {train_limit} leaves nothing to train on; give a number of examples above 0.")
@@ -120,20 +75,8 @@ def load(
         train, test = train.select(kept), train.select(held)
     if train_limit is not None:
         train = _limited(train, train_limit, len(found.classes))
-    return ImageSet(
-        name=found.name,
-        train=train,
-        test=test,
-        classes=found.classes,
-        image_size=found.image_size,
-        channels=found.channels,
-        mean=found.mean,
-        std=found.std,
-        pad=found.pad,
-        flip=found.flip,
-        evaluated_on="validation" if validation else "test",
-        bad_images=bad,
-        in_memory=isinstance(train, MemoryImages),
+    return dataclasses.replace(
+        found, train=train, test=test, evaluated_on="validation" if validation else "test", bad_images=bad
     )
 
 

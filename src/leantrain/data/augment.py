@@ -10,6 +10,7 @@ from torch import Tensor
 from leantrain import rng
 
 if TYPE_CHECKING:
+    from leantrain.batch import Batch
     from leantrain.data import ImageSet
 
 
@@ -18,17 +19,26 @@ class Augment:
 
     What happens to an example depends on (seed, epoch, its index) and on nothing else: not on the batch it came in,
     the worker that read it or the rank that trains it.
+
+    Called with a batch, it is what `attach` takes as `prepare=`. It is not a method of the run, because a cycle
+    through the run would keep the loader's workers alive after it.
     """
 
     def __init__(self, images: ImageSet, seed: int, device: torch.device | str) -> None:
         self.pad = images.pad
         self.flip = images.flip
         self.seed = seed
+        self.device = torch.device(device)
         mean = torch.tensor(images.mean, dtype=torch.float64)
         std = torch.tensor(images.std, dtype=torch.float64)
         # (x / 255 - mean) / std as one multiplication and one addition.
         self.scale = (1.0 / (255.0 * std)).float().to(device)
         self.shift = (-mean / std).float().to(device)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch on the device, augmented there."""
+        batch = batch.to(self.device)
+        return batch.with_inputs(self.train(batch.inputs, batch.index, batch.epoch))
 
     def train(self, inputs: Tensor, index: Tensor, epoch: int) -> Tensor:
         """Crop, mirror and normalise `inputs`, (n, C, H, W) bytes; float32 and channels_last come out.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leantrain.data import decode, parts
-from leantrain.data.images import FileImages, Folder, Found, Table, check_labels, some, unreadable
+from leantrain.data.images import FileImages, Folder, ImageSet, Table, check_labels, some, unreadable
 from leantrain.errors import LeanError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
@@ -28,7 +28,7 @@ Part = tuple[Folder | Table, Tensor]
 """Encoded images and their int64 labels."""
 
 
-def load(path: Path, name: str, seed: int, image_size: int | None) -> Found:
+def load(path: Path, name: str, seed: int, image_size: int | None) -> ImageSet:
     """The set at `path`, whichever of the known layouts it has."""
     if not path.exists():
         raise LeanError(f"There is no folder or file at {str(path)!r}; check the path given to --data.")
@@ -44,7 +44,7 @@ def load(path: Path, name: str, seed: int, image_size: int | None) -> Found:
         train, test = _select(train, kept), _select(train, held)
     size = image_size or _fitting_size(train[0])
     pad = 0 if size > decode.SMALL else 8 if size > 48 else 4
-    return Found(
+    return ImageSet(
         name=name,
         where=repr(str(path)),
         train=FileImages(*train, size, seed),

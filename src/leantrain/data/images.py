@@ -1,11 +1,13 @@
-"""One part of a set, train or test: batches of bytes by example index, from memory or from encoded files."""
+"""A data set and its parts, train and test: batches of bytes by example index, from memory or from encoded files."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,7 +42,7 @@ class Images(Protocol):
         """The part with these examples only, in this order."""
 
     def digest(self, update: Callable[[bytes], object]) -> None:
-        """Feed what tells this part's content from another's to a hash."""
+        """Feed what distinguishes this part's content from another's to a hash."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,21 +194,26 @@ def unreadable(name: str, error: BaseException) -> str:
     """The sentence for an image that cannot be read."""
     why = " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".") or type(error).__name__
     return (
-        f"The image {name!r} cannot be read ({why}); mend or remove it, "
+        f"The image {name!r} cannot be read ({why}); fix or remove it, "
         "or pass --skip-bad-images to leave such images out."
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """A set as it was found, before anything is held out or limited; the fields are `ImageSet`'s.
+class ImageSet:
+    """A training part, the part it is evaluated on, and how the pictures are shown to the network.
 
     Attributes:
-        where: How an error message calls the set.
+        mean: Per channel, of pixels scaled to 0…1.
+        std: Per channel, likewise.
+        pad: How far the crop on the device shifts an image; 0 when there is none (large images crop while decoding).
+        flip: Whether the device mirrors half the images.
+        evaluated_on: "test", or "validation" when `test` was held out of the training part.
+        bad_images: How many unreadable images `skip_bad_images` left out.
+        where: How an error message refers to the set.
     """
 
     name: str
-    where: str
     train: Images
     test: Images
     classes: tuple[str, ...]
@@ -216,6 +223,28 @@ class Found:
     std: tuple[float, ...]
     pad: int
     flip: bool
+    evaluated_on: str = "test"
+    bad_images: int = 0
+    where: str = ""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a batch is a plain gather, so that loader workers would only cost time."""
+        return isinstance(self.train, MemoryImages)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of the content, not of the name or place, so that a resume on other data is noticed.
+
+        Every label and identity counts; of the pixels only some, because reading them all would slow every start.
+        """
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(repr((self.classes, self.image_size, self.channels)).encode("utf-8", "backslashreplace"))
+        for part in (self.train, self.test):
+            digest.update(f"|{len(part)}|".encode())
+            digest.update(part.targets.numpy().tobytes())
+            part.digest(digest.update)
+        return digest.hexdigest()
 
 
 def some(names: Iterable[str], limit: int = 5) -> str:

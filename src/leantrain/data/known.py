@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import struct
 import urllib.error
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leantrain.data import parts
-from leantrain.data.images import Found, MemoryImages
+from leantrain.data.images import ImageSet, MemoryImages
 from leantrain.errors import LeanError
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -39,7 +40,7 @@ FASHION_CLASSES = (
 
 
 @dataclass(frozen=True)
-class Look:
+class Preprocessing:
     """How a set is shown; mean and std are those of its training pixels, scaled to 0…1."""
 
     size: int
@@ -50,26 +51,37 @@ class Look:
 
 
 # Digits are mirrored by nothing (a mirrored 2 is no 2), and two of 32 pixels are half of one of the 8 they come from.
-DIGITS = Look(32, (0.3049,), (0.3232,), pad=2, flip=False)
-FASHION = Look(28, (0.2860,), (0.3530,), pad=4, flip=True)
-CIFAR10 = Look(32, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), pad=4, flip=True)
-CIFAR100 = Look(32, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), pad=4, flip=True)
+DIGITS = Preprocessing(32, (0.3049,), (0.3232,), pad=2, flip=False)
+FASHION = Preprocessing(28, (0.2860,), (0.3530,), pad=4, flip=True)
+CIFAR10 = Preprocessing(32, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), pad=4, flip=True)
+CIFAR100 = Preprocessing(32, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), pad=4, flip=True)
 
 
-def digits(root: Path, image_size: int | None) -> Found:
+def digits(root: Path, image_size: int | None) -> ImageSet:
     """Scikit-learn's 1,797 handwritten digits of 8×8 pixels: no download, one training in seconds."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    pixels = (bunch.images * (255 / 16)).round().astype(np.uint8)[..., None]
-    targets = torch.from_numpy(bunch.target.astype(np.int64))
+    images, labels = _digits_table()
+    pixels = (images.reshape(-1, 8, 8) * (255 / 16)).round().astype(np.uint8)[..., None]
+    targets = torch.from_numpy(labels.astype(np.int64))
     everything = _memory((pixels, targets), image_size or DIGITS.size)
     kept, held = parts.stratified(targets, 0.2)
-    classes = tuple(str(name) for name in bunch.target_names)
-    return _found("digits", everything.select(kept), everything.select(held), classes, DIGITS)
+    classes = tuple(map(str, range(10)))
+    return _image_set("digits", everything.select(kept), everything.select(held), classes, DIGITS)
 
 
-def fashion_mnist(root: Path, image_size: int | None) -> Found:
+def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Pixels 0…16 and labels, from scikit-learn's own file: importing scikit-learn takes longer than training on it."""
+    spec = importlib.util.find_spec("sklearn")
+    file = Path(spec.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if spec else Path()
+    if file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits  # another version may keep it elsewhere
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels
+
+
+def fashion_mnist(root: Path, image_size: int | None) -> ImageSet:
     """Fashion-MNIST from torchvision's layout, plain or gzipped."""
     folder = root / "FashionMNIST" / "raw"
     names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -93,10 +105,10 @@ def fashion_mnist(root: Path, image_size: int | None) -> Found:
         for images, labels in (names[:2], names[2:])
     )
     size = image_size or FASHION.size
-    return _found("fashion-mnist", _memory(train, size), _memory(test, size), FASHION_CLASSES, FASHION)
+    return _image_set("fashion-mnist", _memory(train, size), _memory(test, size), FASHION_CLASSES, FASHION)
 
 
-def cifar10(root: Path, image_size: int | None) -> Found:
+def cifar10(root: Path, image_size: int | None) -> ImageSet:
     """CIFAR-10 from the official binary version, or from torchvision's copy."""
     folder = root / "cifar-10-batches-bin"
     if folder.is_dir():
@@ -106,10 +118,10 @@ def cifar10(root: Path, image_size: int | None) -> Found:
     else:
         train, test, classes = _cifar_torchvision("CIFAR10", root, folder, "cifar-10-batches-py")
     size = image_size or CIFAR10.size
-    return _found("cifar10", _memory(train, size), _memory(test, size), classes, CIFAR10)
+    return _image_set("cifar10", _memory(train, size), _memory(test, size), classes, CIFAR10)
 
 
-def cifar100(root: Path, image_size: int | None) -> Found:
+def cifar100(root: Path, image_size: int | None) -> ImageSet:
     """CIFAR-100 with its 100 fine labels, from the official binary version, or from torchvision's copy."""
     folder = root / "cifar-100-binary"
     if folder.is_dir():
@@ -119,12 +131,25 @@ def cifar100(root: Path, image_size: int | None) -> Found:
     else:
         train, test, classes = _cifar_torchvision("CIFAR100", root, folder, "cifar-100-python")
     size = image_size or CIFAR100.size
-    return _found("cifar100", _memory(train, size), _memory(test, size), classes, CIFAR100)
+    return _image_set("cifar100", _memory(train, size), _memory(test, size), classes, CIFAR100)
 
 
-def _found(name: str, train: MemoryImages, test: MemoryImages, classes: tuple[str, ...], look: Look) -> Found:
-    size, channels = train.pixels.shape[1], train.pixels.shape[3]
-    return Found(name, name, train, test, classes, size, channels, look.mean, look.std, look.pad, look.flip)
+def _image_set(
+    name: str, train: MemoryImages, test: MemoryImages, classes: tuple[str, ...], shown: Preprocessing
+) -> ImageSet:
+    return ImageSet(
+        name=name,
+        train=train,
+        test=test,
+        classes=classes,
+        image_size=train.pixels.shape[1],
+        channels=train.pixels.shape[3],
+        mean=shown.mean,
+        std=shown.std,
+        pad=shown.pad,
+        flip=shown.flip,
+        where=name,
+    )
 
 
 def _part(pixels: Bytes, labels: Bytes, folder: Path) -> Part:
@@ -203,7 +228,7 @@ def _cifar_torchvision(kind: str, root: Path, binary: Path, copy: str) -> tuple[
 
 
 def _download(name: str, fetch: Callable[[], object], remedy: str) -> None:
-    """Let torchvision fetch a set; a machine without network gets told what to put where."""
+    """Let torchvision fetch a set; without a network the error says what to put where."""
     from leantrain import _torchvision
 
     _torchvision.prepare()

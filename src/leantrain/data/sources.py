@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leantrain.data import files, known
-from leantrain.data.images import Found
+from leantrain.data.images import ImageSet
 from leantrain.errors import LeanError, nearest
 
-READERS: dict[str, Callable[[Path, int | None], Found]] = {
+READERS: dict[str, Callable[[Path, int | None], ImageSet]] = {
     "digits": known.digits,
     "fashion-mnist": known.fashion_mnist,
     "cifar10": known.cifar10,
@@ -26,7 +26,7 @@ def default_root() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "leantrain-data"
 
 
-def find(name: str, root: Path, seed: int, image_size: int | None) -> Found:
+def find(name: str, root: Path, seed: int, image_size: int | None) -> ImageSet:
     """The set called `name`, or the one that lies there."""
     if name in READERS:
         return READERS[name](root, image_size)
@@ -45,5 +45,5 @@ def find(name: str, root: Path, seed: int, image_size: int | None) -> Found:
     if name and (root / name).is_dir():
         return files.load(root / name, name, seed, image_size)
     raise LeanError(
-        f"Unknown data set '{name}'.{nearest(name, NAMES)} Give one of {', '.join(NAMES)}, or a path to a folder."
+        f"unknown data set '{name}'.{nearest(name, NAMES)} Give one of {', '.join(NAMES)}, or a path to a folder."
     )

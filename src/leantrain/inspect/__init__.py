@@ -13,21 +13,20 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
-from leantrain.config import TrainConfig
 from leantrain.data import Augment, ImageSet
 from leantrain.errors import LeanError
 from leantrain.files import write_atomically, write_text
 from leantrain.inspect import figures, record, study
 from leantrain.inspect.record import LeftOut, Numbers, Record
 from leantrain.inspect.study import Study
-from leantrain.methods.mixtrain import MixTrainMethod
 from leantrain.mixing import CutMix
-from leantrain.models import build
 from leantrain.rng import generator
+from leantrain.run.config import TrainConfig
+from leantrain.run.folder import RunFolder
+from leantrain.run.setup import build_model, evaluation_batches, load_images, load_saved, resolve
 from leantrain.split import Split
-from leantrain.train import load_images, resolve, test_batches
 
 EXAMPLES = 2000
 
@@ -45,7 +44,7 @@ def inspect_run(
     epoch: int | None = None,
     device: str = "auto",
     seed: int = 0,
-    tell: Callable[[str], Any] = lambda line: None,
+    log: Callable[[str], Any] = lambda line: None,
 ) -> Path:
     """Draw what can be drawn of a run; returns the folder of the pictures and of `inspect.json`.
 
@@ -56,10 +55,10 @@ def inspect_run(
         examples: how many training examples they take, at random; default: 2,000, or all where there are fewer.
         epoch: from 0, whose loss distribution is drawn; default: the last one.
         seed: decides examples, pairings and cuts.
-        tell: gets a line per figure, and one for each that is left out.
+        log: gets a line per figure, and one for each that is left out.
     """
-    out = folder / "inspect" if out is None else out
-    run = Record.read(folder)
+    run = Record.read(RunFolder(folder))
+    out = run.folder.inspect if out is None else out
     run.check_epoch(epoch)
     images = load_images(run.config)
     config = resolve(dataclasses.replace(run.config, device=device, precision="fp32"), images)
@@ -68,11 +67,11 @@ def inspect_run(
 
     def note(text: str) -> None:
         notes.append(text)
-        tell(f"note: {text}")
+        log(f"note: {text}")
 
-    look = _study(run, config, images, pairings, examples, seed, note)
+    studied = _study(run, config, images, pairings, examples, seed, note)
     drawn: dict[str, Numbers] = {}
-    for name, draw in _drawings(run, look, epoch).items():
+    for name, draw in _drawings(run, studied, epoch).items():
         file = out / f"{name}.png"
         try:
             numbers, figure = draw()
@@ -83,16 +82,16 @@ def inspect_run(
         content = figures.png(figure)
         write_atomically(file, lambda place, content=content: place.write(content))  # type: ignore[misc]
         drawn[name] = {"file": file.name, "title": _title(figure), **numbers}
-        tell(f"{file.name}  {_title(figure)}")
+        log(f"{file.name}  {_title(figure)}")
     about = {
         "method": config.method,
         "data": config.data,
         "model": config.model,
         "epochs_trained": len(run.rows),
-        "finished": _weights(run) == "model.safetensors",
-        "weights": _weights(run),
-        "examples": len(look.index),
-        "train_accuracy_of_examples": float(look.correct.double().mean()),
+        "finished": run.folder.has_weights,
+        "weights": (run.folder.weights_file if run.folder.has_weights else run.folder.checkpoint_file).name,
+        "examples": len(studied.index),
+        "train_accuracy_of_examples": float(studied.correct.double().mean()),
         "pairings": pairings,
         "seed": seed,
     }
@@ -100,13 +99,13 @@ def inspect_run(
     return out
 
 
-def _drawings(run: Record, look: Study, epoch: int | None) -> dict[str, Drawing]:
+def _drawings(run: Record, studied: Study, epoch: int | None) -> dict[str, Drawing]:
     """Every figure by the name of its file."""
     interference: list[tuple[Numbers, Numbers]] = []  # one study for two figures
 
     def interfering(which: int) -> Numbers:
         if not interference:
-            interference.append(study.interference(look))
+            interference.append(study.interference(studied))
         numbers = interference[0][which]
         if which and not any(numbers["pairs_asked"].values()):
             raise LeftOut("in no pair of two classes is either of them named first")
@@ -120,17 +119,17 @@ def _drawings(run: Record, look: Study, epoch: int | None) -> dict[str, Drawing]
         return both
 
     def pictures() -> tuple[Numbers, Figure]:
-        own = run.method.constituents if isinstance(run.method, MixTrainMethod) else 2
-        numbers, shown = study.gallery(look, run.method.mixer or CutMix(), own)
+        mixer, own = (run.mixtrain[1].mixer, run.mixtrain[1].constituents) if run.mixtrain else (CutMix(), 2)
+        numbers, shown = study.gallery(studied, mixer, own)
         return numbers, figures.gallery(numbers, shown)
 
     def region3() -> Numbers:
-        return record.time_in_region3(run, look.index.numpy(), look.correct.numpy())
+        return record.time_in_region3(run, studied.index.numpy(), studied.correct.numpy())
 
     return {
         "fig2b": simple(lambda: interfering(0), figures.interference),
-        "fig5a": simple(lambda: study.loss_change(look), figures.loss_change),
-        "fig5b": simple(lambda: study.accuracy_kept(look), figures.accuracy_kept),
+        "fig5a": simple(lambda: study.loss_change(studied), figures.loss_change),
+        "fig5b": simple(lambda: study.accuracy_kept(studied), figures.accuracy_kept),
         "fig5c": simple(lambda: record.loss_distribution(run, epoch), figures.loss_distribution),
         "fig6": simple(lambda: record.efficacy(run), figures.efficacy),
         "fig7": simple(lambda: record.mixed_shares(run), figures.mixed_shares),
@@ -155,8 +154,7 @@ def _study(
     count = min(len(images.train), EXAMPLES if examples is None else examples)
     order = torch.randperm(len(images.train), generator=generator(seed, "inspect", "examples"))
     index = order[:count].sort().values
-    chosen = dataclasses.replace(images, test=images.train.select(index))
-    pixels = torch.cat([batch.inputs for batch in test_batches(chosen, config)])
+    pixels = torch.cat([batch.inputs for batch in evaluation_batches(images.train.select(index), config)])
     device = torch.device(config.device)
     augment = Augment(images, config.seed, device)
     split: Split | None = None
@@ -164,47 +162,19 @@ def _study(
         split = Split(model, augment.evaluate(pixels[:2].to(device)))
     except LeanError as refused:
         note(f"what needs split propagation is left out: {refused}")
-    patch = str(getattr(run.method, "patch", "half"))
+    patch = str(getattr(run.mixtrain[1], "patch", "half")) if run.mixtrain else "half"
     return Study(model, split, augment, images, pixels, index, device, pairings, seed, patch)
 
 
 def _model(run: Record, config: TrainConfig, images: ImageSet) -> nn.Module:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    assert config.model is not None
-    model = build(
-        config.model,
-        classes=len(images.classes),
-        channels=images.channels,
-        image_size=images.image_size,
-        width=config.width,
-        dropout=config.dropout,
-        seed=config.seed,
-    )
-    try:
-        weights: dict[str, Tensor]
-        if _weights(run) == "model.safetensors":
-            weights = load_file(run.folder / "model.safetensors")
-        else:
-            assert run.saved is not None
-            weights = run.saved["model"]
-        model.load_state_dict(weights)
-    except (RuntimeError, SafetensorError) as error:
-        raise LeanError(
-            f"the weights in '{run.folder}' do not fit {config.model} with {len(images.classes)} classes of "
-            f"{config.data}: {str(error).splitlines()[0]}"
-        ) from None
+    model = build_model(config, images, fresh=False)
+    load_saved(model, run.folder, config, images)
     return model.to(config.device).eval()
-
-
-def _weights(run: Record) -> str:
-    return "model.safetensors" if (run.folder / "model.safetensors").exists() else "checkpoint.pt"
 
 
 def _check_data(run: Record, images: ImageSet) -> None:
     """Refuse data that has changed since: the history is by place in the training set."""
-    lengths = {len(run.read_epoch(epoch)["loss"]) for epoch in run.epochs[-1:]}
+    lengths = {len(run.folder.epoch(epoch)["loss"]) for epoch in run.epochs[-1:]}
     changed = run.saved is not None and run.saved["identity"]["data"] != images.fingerprint
     if changed or lengths - {len(images.train)}:
         raise LeanError(

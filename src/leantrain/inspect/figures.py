@@ -72,9 +72,9 @@ def loss_change(numbers: Numbers) -> Figure:
 def accuracy_kept(numbers: Numbers) -> Figure:
     """Fig. 5B."""
     kept = numbers["kept"]
-    told = ", ".join(f"{_way(name)[0]} {_percent(row['mean'])}" for name, row in kept.items())
+    listed = ", ".join(f"{_way(name)[0]} {_percent(row['mean'])}" for name, row in kept.items())
     figure = new_figure(
-        f"Still recognised after mixing: {told}",
+        f"Still recognised after mixing: {listed}",
         f"MixTrain Fig. 5B: of the {numbers['examples']:,} examples that the model recognises without mixing, the "
         "share it recognises when they are mixed with a random other one. Bars: mean over pairings; lines: standard "
         "deviation; dots: each pairing. With one answer for two, a label counts in first place, or in second behind "

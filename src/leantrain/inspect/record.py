@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leantrain import checkpoint, history
-from leantrain.config import TrainConfig, read_yaml
 from leantrain.errors import LeanError
-from leantrain.ledger import COMPOSITE, WHOLE, Ledger
-from leantrain.methods import Method, Moment, parse_method
+from leantrain.ledger import Ledger
+from leantrain.methods import Chain, Moment, chain, parse_method
 from leantrain.methods.mixtrain import MixTrainMethod
-from leantrain.rng import generator
+from leantrain.run.config import TrainConfig
+from leantrain.run.folder import RunFolder
 
 Numbers = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -33,42 +31,43 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A run's folder.
+    """What a run wrote into its folder, read once.
 
     Attributes:
         rows: the metrics, one per finished epoch.
         saved: the last checkpoint; None where there is none.
     """
 
-    folder: Path
+    folder: RunFolder
     config: TrainConfig
     rows: list[Numbers]
     saved: Numbers | None
 
     @staticmethod
-    def read(folder: Path) -> Record:
+    def read(folder: RunFolder) -> Record:
         """Read a finished or a cut run.
 
         Raises:
             LeanError: the folder holds no run, or one that has saved no weights yet.
         """
-        from leantrain.train import read_rows
-
-        if not (folder / "config.yaml").is_file():
-            raise LeanError(f"'{folder}' holds no run (no config.yaml); give the folder that leantrain train wrote.")
-        weights, cut = folder / "model.safetensors", folder / "checkpoint.pt"
-        if not weights.exists() and not cut.exists():
-            raise LeanError(
-                f"the run in '{folder}' has saved no weights yet (model.safetensors or checkpoint.pt); "
-                "let it train for an epoch first."
-            )
-        config = TrainConfig(**read_yaml(folder / "config.yaml"))
-        saved = checkpoint.load(cut) if cut.exists() else None
-        return Record(folder, config, read_rows(folder / "metrics.jsonl"), saved)
+        config = folder.config()
+        folder.check_weights()
+        return Record(folder, config, folder.rows(), folder.checkpoint())
 
     @cached_property
-    def method(self) -> Method:
-        return parse_method(self.config.method)
+    def mixtrain(self) -> tuple[int, MixTrainMethod] | None:
+        """MixTrain and its place in the run's chain of methods; None where it is not in it."""
+        methods = enumerate(self.method.methods)
+        return next(((place, method) for place, method in methods if isinstance(method, MixTrainMethod)), None)
+
+    @cached_property
+    def method(self) -> Chain:
+        """The run's methods, as a chain of one or more."""
+        return chain(parse_method(self.config.method))
+
+    def metric(self, row: Numbers, name: str) -> Any:
+        """What MixTrain reported in an epoch's row; None where it did not."""
+        return None if self.mixtrain is None else row.get(self.method.metric_name(self.mixtrain[0], name))
 
     @cached_property
     def thresholds(self) -> dict[int, dict[str, float]]:
@@ -76,7 +75,7 @@ class Record:
 
         What comes after the last row is in the checkpoint, or is what the method would plan next.
         """
-        rows = {row["epoch"]: row for row in self.rows}
+        rows = {row["epoch"]: {name: self.metric(row, name) for name in THRESHOLDS} for row in self.rows}
         if rows:
             after = max(rows) + 1
             rows[after] = self._report_of(after)
@@ -87,35 +86,30 @@ class Record:
         }
 
     def _report_of(self, epoch: int) -> Numbers:
-        if self.saved is None or not isinstance(self.method, MixTrainMethod):
+        if self.saved is None or self.mixtrain is None:
             return {}
-        lean = self.saved["lean"]
+        (place, method), lean = self.mixtrain, self.saved["lean"]
         planned = -1 if lean["plan"] is None else lean["plan"]["epoch"]
-        if planned == epoch:  # cut inside that epoch
-            return dict(lean["state"]["report"])
-        if planned != epoch - 1:
+        state = lean["states"][place]
+        if planned == epoch - 1:  # judge what it recorded, without planning another epoch
+            ledger = Ledger(len(lean["ledger"]["loss"]))
+            ledger.load_state_dict(lean["ledger"])
+            moment = Moment(epoch, 1.0, lean["epochs"], self.config.batch_size)
+            state = method.idle(state, ledger.scoped(str(place)), moment)
+        elif planned != epoch:  # cut inside that epoch, its report is there already
             return {}
-        ledger = Ledger(len(lean["ledger"]["loss"]))
-        self.method.init(ledger)
-        ledger.load_state_dict(lean["ledger"])
-        moment = Moment(epoch, 1.0, lean["epochs"], self.config.batch_size)
-        plan, state = self.method.plan(lean["state"], ledger, moment, generator(self.config.seed, "plan", epoch))
-        return self.method.report(state, ledger, plan)
+        return dict(state["report"])
 
     @cached_property
     def epochs(self) -> list[int]:
         """The epochs whose history is there."""
-        written = {row["epoch"] for row in self.rows}
-        return [epoch for epoch in history.epochs_in(self.folder / "history") if epoch in written]
+        return self.folder.epochs()
 
     def check_epoch(self, epoch: int | None) -> None:
         """Refuse an epoch that the history does not hold; without any history its figure is left out anyway."""
         if epoch is not None and self.epochs and epoch not in self.epochs:
             held = f"{self.epochs[0] + 1} to {self.epochs[-1] + 1}"
             raise LeanError(f"--epoch is {epoch + 1}, but the run's history holds epochs {held}.")
-
-    def read_epoch(self, epoch: int) -> dict[str, Array]:
-        return history.read_epoch(self.folder / "history", epoch)
 
     def judged(self) -> Iterator[tuple[int, dict[str, Array], dict[str, float]]]:
         """Every epoch with a history and thresholds: its number, what was recorded, and the thresholds."""
@@ -124,11 +118,11 @@ class Record:
             raise LeftOut("the run kept no history (--no-history)")
         for epoch in self.epochs:
             if epoch in self.thresholds:
-                yield epoch, self.read_epoch(epoch), self.thresholds[epoch]
+                yield epoch, self.folder.epoch(epoch), self.thresholds[epoch]
 
     def check_thresholds(self) -> None:
         """Leave a figure out that needs what only MixTrain knows."""
-        if not isinstance(self.method, MixTrainMethod):
+        if self.mixtrain is None:
             raise LeftOut(f"it shows MixTrain's thresholds, and the run used {self.config.method}")
         if not self.thresholds:
             raise LeftOut(
@@ -145,7 +139,8 @@ def loss_distribution(record: Record, epoch: int | None) -> Numbers:
         raise LeftOut(f"the losses of epoch {epoch + 1} were judged by no thresholds yet")
     chosen = max(judged) if epoch is None else epoch
     recorded, limits = judged[chosen]
-    loss, correct, form = recorded["loss"].astype(np.float64), recorded["correct"], recorded["form"]
+    loss, correct = recorded["loss"].astype(np.float64), recorded["correct"]
+    unmixed = recorded["constituents"] == 1
     seen = np.isfinite(loss)
     high = max(float(np.quantile(loss[seen], 0.995)), 1.25 * limits["L_incorr"])
     edges = np.linspace(0, high, HISTOGRAM_BINS + 1)
@@ -153,19 +148,19 @@ def loss_distribution(record: Record, epoch: int | None) -> Numbers:
     def count(which: Array) -> list[int]:
         return [int(n) for n in np.histogram(np.minimum(loss[which & seen], high), edges)[0]]
 
-    whole = seen & (form == WHOLE)
+    judged_now = seen & unmixed
     region = {
-        "1": whole & (loss < limits["L_mid"]),
-        "2": whole & (loss >= limits["L_mid"]) & (loss <= limits["L_incorr"]),
-        "3": whole & (loss > limits["L_incorr"]),
+        "1": judged_now & (loss < limits["L_mid"]),
+        "2": judged_now & (loss >= limits["L_mid"]) & (loss <= limits["L_incorr"]),
+        "3": judged_now & (loss > limits["L_incorr"]),
     }
     return {
         "epoch": chosen,
         **limits,
         "edges": edges.tolist(),
-        "unmixed_correct": count((form == WHOLE) & correct),
-        "unmixed_wrong": count((form == WHOLE) & ~correct),
-        "mixed": count(form == COMPOSITE),
+        "unmixed_correct": count(unmixed & correct),
+        "unmixed_wrong": count(unmixed & ~correct),
+        "mixed": count(recorded["constituents"] > 1),
         "unmixed_in_region": {name: int(which.sum()) for name, which in region.items()},
     }
 
@@ -175,10 +170,10 @@ def efficacy(record: Record) -> Numbers:
     found: Numbers = {"epochs": [], "correct_below": [], "wrong_below": [], "correct": [], "wrong": []}
     inside = {"correct": 0, "wrong": 0}
     for epoch, recorded, limits in record.judged():
-        whole = recorded["form"] == WHOLE
+        unmixed = recorded["constituents"] == 1
         below = recorded["loss"].astype(np.float64) < limits["L_mid"]
         found["epochs"].append(epoch)
-        for name, which in (("correct", whole & recorded["correct"]), ("wrong", whole & ~recorded["correct"])):
+        for name, which in (("correct", unmixed & recorded["correct"]), ("wrong", unmixed & ~recorded["correct"])):
             total, low = int(which.sum()), int((which & below).sum())
             inside[name] += low
             found[name].append(total)
@@ -193,12 +188,15 @@ def efficacy(record: Record) -> Numbers:
 
 def mixed_shares(record: Record) -> Numbers:
     """Fig. 7 and 9A: the share mixed per epoch by region, and the moves between the two sets."""
-    if not isinstance(record.method, MixTrainMethod):
+    if record.mixtrain is None:
         raise LeftOut(f"it shows what MixTrain mixes, and the run used {record.config.method}")
     if not record.rows:
         raise LeftOut("no epoch is finished yet")
     names = ("mixed_region1", "mixed_region3", "skipped", "moved_to_mixed", "moved_to_unmixed")
-    return {"epochs": [row["epoch"] for row in record.rows], **{n: [row[n] for row in record.rows] for n in names}}
+    return {
+        "epochs": [row["epoch"] for row in record.rows],
+        **{n: [record.metric(row, n) for row in record.rows] for n in names},
+    }
 
 
 def time_in_region3(record: Record, index: Array, correct: Array) -> Numbers:
@@ -213,9 +211,9 @@ def time_in_region3(record: Record, index: Array, correct: Array) -> Numbers:
     """
     inside, unmixed = np.zeros(len(index)), np.zeros(len(index))
     for _, recorded, limits in record.judged():
-        whole = recorded["form"][index] == WHOLE
-        inside += whole & (recorded["loss"][index].astype(np.float64) > limits["L_incorr"])
-        unmixed += whole
+        alone = recorded["constituents"][index] == 1
+        inside += alone & (recorded["loss"][index].astype(np.float64) > limits["L_incorr"])
+        unmixed += alone
     some = unmixed > 0
     share = inside[some] / unmixed[some]
     edges = np.linspace(0, 1, SHARE_BINS + 1)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leantrain.draft import Draft
 from leantrain.errors import LeanError
 from leantrain.ledger import Ledger
-from leantrain.methods.base import Method, Moment, Seen, State
+from leantrain.methods.base import Method, Moment, Seen, State, register_method
 from leantrain.options import option
-from leantrain.plan import Plan, Thinning, whole_plan
+from leantrain.plan import Plan, Thinning
 
 GRID = 4  # cells along each side of the thumbnail that the assistant looks at
 FORGET = 0.99  # of the running mean loss, per batch
 
 
+@register_method
 @dataclass(frozen=True)
 class AutoAssist(Method):
     """A linear model on thumbnails predicts whether a loss lies above the mean; the rest is dropped unseen."""
 
     name: ClassVar[str] = "autoassist"
-    thins: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
     explore: float = option(0.1, "chance of training on an example that the assistant deems easy", above=0, high=1)
     rate: float = option(0.05, "learning rate of the assistant", above=0)
 
@@ -37,14 +37,16 @@ class AutoAssist(Method):
             "keep": 0.5,
         }
 
-    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
         candidates, kept = state["counts"].tolist()
         # What will be kept is known afterwards only; the epoch before is the best guess.
         keep = max(kept / candidates, 1e-3) if candidates else state["keep"]
-        index = torch.arange(len(ledger), dtype=torch.int32)
-        plan = whole_plan(moment.epoch, index, moment.batch_size, rng)
-        thinning = Thinning(keep, scored=False)
-        return replace(plan, thinning=thinning), {**state, "counts": torch.zeros(2), "keep": keep}
+        return draft.thin(Thinning(keep, scored=False)), {**state, "counts": torch.zeros(2), "keep": keep}
+
+    def idle(self, state: State, ledger: Ledger, moment: Moment) -> State:
+        return {**state, "counts": torch.zeros(2)}
 
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
         hard = torch.full_like(draws, 0.5)
@@ -73,7 +75,7 @@ class AutoAssist(Method):
 
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
         candidates, kept = state["counts"].tolist()
-        return {"kept": kept / max(1, candidates)}
+        return {"kept": kept / candidates} if candidates else {}
 
     @staticmethod
     def _hardness(weights: Tensor, seen_as: Tensor, targets: Tensor) -> Tensor:

@@ -1,34 +1,42 @@
-"""What a method is: a frozen config and a few pure functions that turn the ledger into the next epoch's plan."""
+"""What a method is: a frozen config and two pure functions. What only some methods need is in protocols of its own."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from leantrain.draft import Draft
+from leantrain.errors import LeanError
+from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.mixing import Mixer
-from leantrain.options import check, spell_named
+from leantrain.options import check, option, spell_named
 from leantrain.plan import Plan
+from leantrain.registry import Registry
+
+if TYPE_CHECKING:
+    from leantrain.methods.chain import Chain
 
 State = dict[str, Any]
 """A method's own state: tensors and plain values only, so that a checkpoint loads without executing code."""
 
 
 class Moment(NamedTuple):
-    """When a plan is made: what a method may know besides the ledger.
+    """When a draft is made: what a method may know besides the ledger.
 
     Attributes:
-        epoch: the epoch to plan, from 0.
+        epoch: the epoch to draft, from 0.
         progress: 0…1, how far the run is when that epoch starts.
         epochs: how many epochs the run stands for.
         batch_size: inputs per batch.
-        side: pixels along an image's shorter side; known to a method that `shrinks`, else 0.
-        left: what is left of the budget, in examples of plain training.
+        side: pixels along an image's shorter side; 0 where no method of the run shows examples in another form.
+        left: what is left of the budget, in examples of plain training; infinite without a budget.
     """
 
     epoch: int
@@ -43,7 +51,7 @@ class Seen(NamedTuple):
     """Examples as the model is shown them, with their losses where these are known.
 
     Attributes:
-        inputs: as the model gets them.
+        inputs: as the model gets them, whole.
         targets: int64 class indices.
         losses: clean losses, or None before the model has looked.
         classes: how many classes the model tells apart; 0 before it has answered.
@@ -55,22 +63,66 @@ class Seen(NamedTuple):
     classes: int = 0
 
 
-class Wanted(NamedTuple):
+class ScoreRequest(NamedTuple):
     """The scores that a method prunes by, and how to make them where none are given.
 
     Attributes:
-        kind: which scores.
-        models: over how many models they are the mean.
+        score: which score, as `leantrain score` spells it.
+        models: over how many models it is the mean.
         epochs: how long each is trained.
         cost: what that costs, in epochs of plain training; nothing where a file has them.
         file: where they are, if they are to be re-used.
+        arithmetic: how the cost comes about.
     """
 
-    kind: str
+    score: str
     models: int
     epochs: int
     cost: float
     file: str | None
+    arithmetic: str = ""
+
+
+class ScoresGiven(NamedTuple):
+    """What the scores that a method was given cost, and whether that was paid elsewhere."""
+
+    cost: float
+    seconds: float
+    reused: bool
+
+
+class Panel(NamedTuple):
+    """Metrics of a method that the page draws over the epochs.
+
+    Attributes:
+        kind: "shares" for parts of a whole, stacked; "lines" for values.
+        title: above the picture.
+        words: what it shows, in a sentence.
+        metrics: the names in the method's report, each with what it is called.
+        on_losses: whether its values are losses, to be marked in the picture of an epoch's losses too.
+    """
+
+    kind: str
+    title: str
+    words: str
+    metrics: Mapping[str, str]
+    on_losses: bool = False
+
+
+class Reason(NamedTuple):
+    """Why a method treated an example as it did.
+
+    Attributes:
+        label: in words, for the page.
+        skipped: whether the example was left out for it; else it was mixed for it.
+    """
+
+    label: str
+    skipped: bool = False
+
+
+METHODS: Registry[Method] = Registry("method", hint="Your own must be imported first: leantrain --plugin FILE …")
+register_method = METHODS.register
 
 
 @dataclass(frozen=True)
@@ -78,80 +130,136 @@ class Method(ABC):
     """Answers one question: which examples, in what form, with what weight, does the next epoch train on?
 
     Subclasses add their options as dataclass fields made with `leantrain.options.option`. A method keeps nothing on
-    itself: state is a value that comes in and goes out, so it is in the checkpoint and two runs never share it.
+    itself: state is a value that comes in and goes out, so it is in the checkpoint and two runs never share it. What
+    else a method may do is found by what it has: see `Mixes`, `Shows`, `Thins`, `Learns`, `NeedsLosses`, `NeedsScores`.
     """
 
     name: ClassVar[str]
-    alias: ClassVar[str | None] = None
-    shrinks: ClassVar[bool] = False
-    """Whether its plans show examples smaller than they are."""
-    thins: ClassVar[bool] = False
-    """Whether its plans may hold candidates, of which `thin` keeps some."""
-    learns: ClassVar[bool] = False
-    """Whether it learns from every batch that was trained."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    former: ClassVar[Mapping[str, Callable[[str], str]]] = {}
+    """Options that are gone: from the value given, what to write instead."""
+    after_mixing: ClassVar[bool] = False
+    """Whether it may follow a method that mixes: it then neither chooses, weighs nor groups single examples."""
+    reasons: ClassVar[Mapping[int, Reason]] = {}
+    """What the values of its ledger field `reason`, if it registers one, say about an example's treatment."""
+    panels: ClassVar[tuple[Panel, ...]] = ()
+    """What the page draws of its report."""
+
+    start: float = option(0.0, "share of the run before which it does nothing", low=0.0, below=1.0)
+    until: float = option(1.0, "share of the run after which it does nothing; no epoch beyond it", above=0.0, high=1.0)
 
     def __post_init__(self) -> None:
         check(self)
+        for name in ("start", "until"):
+            if getattr(self, name) is None:
+                raise LeanError(f"{name} is None, but must be a share of the run, from 0 to 1.")
+        if self.start >= self.until:
+            raise LeanError(f"start={self.start} is not before until={self.until}; lower start or raise until.")
 
     def __str__(self) -> str:
         return spell_named(self, self.name)
 
+    def __add__(self, other: Method | str) -> Chain:
+        """Both, from left to right, as `leantrain.chain(a, b)`."""
+        from leantrain.methods.chain import chain
+
+        return chain(self, other)
+
     @property
-    def mixer(self) -> Mixer | None:
-        """How the composites in its plans are mixed; None for a method whose plans have none."""
+    def expected_share(self) -> float | None:
+        """What an epoch costs with it, as a share of what it would cost without; None where only the data can tell."""
         return None
-
-    @property
-    def wanted(self) -> Wanted | None:
-        """The scores it prunes by before the first epoch; None for a method that needs none."""
-        return None
-
-    @property
-    def share(self) -> float:
-        """What an epoch is expected to cost, as a share of a plain one."""
-        return 1.0
-
-    def scales(self, side: int) -> tuple[float, ...]:
-        """The sizes at which its plans show images of so many pixels, as shares of the full one."""
-        return ()
 
     def warning(self, epochs: int) -> str | None:
         """Why these options cannot save anything in a run of so many epochs, with the arithmetic; None if they can."""
         return None
+
+    def active(self, moment: Moment) -> bool:
+        """Whether an epoch that starts at this moment lies between `start` and `until`, counted as one of `epochs`."""
+        begun = moment.progress >= self.start - 1e-9
+        return begun and (self.until == 1.0 or moment.progress + 1.0 / moment.epochs <= self.until + 1e-9)
 
     def init(self, ledger: Ledger) -> State:
         """The state before the first epoch; the place to register ledger fields."""
         return {}
 
     @abstractmethod
-    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        """The plan of the next epoch and the state after making it, from what the ledger says.
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        """The next epoch, from what the methods before it left of it, and the state after that.
 
         Of the ledger it may change the fields that `init` registered, and no others.
         """
 
-    def discard(self, ledger: Ledger, scores: Tensor, targets: Tensor) -> State:
-        """Take the examples out that the scores say, and give the entries of the state that this adds."""
-        raise NotImplementedError(f"{self} wants scores but has no discard()")
+    def idle(self, state: State, ledger: Ledger, moment: Moment) -> State:
+        """The state after an epoch was drafted that lies outside `start` and `until`."""
+        return state
 
-    def measures(self, state: State, ledger: Ledger, moment: Moment) -> Tensor | None:
-        """Examples whose losses the method must know before it plans, though they were not trained on."""
-        return None
+    def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
+        """What the method adds to an epoch's metrics; called once at the epoch's end."""
+        return {}
+
+
+# -- what only some methods have ---------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """Shows examples in another form than whole."""
+
+    def forms(self, side: int) -> tuple[Form, ...]:
+        """The forms in its drafts, for images of so many pixels a side; a model that cannot take one is refused."""
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """Puts several examples into one input."""
+
+    @property
+    def mixer(self) -> Mixer:
+        """How they are mixed."""
+
+
+@runtime_checkable
+class Thins(Protocol):
+    """Decides inside the epoch which candidates of its draft are trained on."""
 
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
         """Which candidates of a batch to train on, as a mask, and the entries of the state that this changes.
 
         Args:
             state: as it is now.
-            seen: the candidates; with losses where the plan has them scored.
+            seen: the candidates; with losses where the draft has them scored.
             draws: a number in [0, 1) for each of them.
         """
-        raise NotImplementedError(f"{self} plans candidates but has no thin()")
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """Learns from every batch that was trained."""
 
     def learn(self, state: State, seen: Seen) -> State:
-        """The entries of the state that change after a batch was trained; called where `learns` is set."""
-        return {}
+        """The entries of the state that change after a batch was trained."""
 
-    def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
-        """What the method adds to an epoch's metrics; called once at the epoch's end."""
-        return {}
+
+@runtime_checkable
+class NeedsLosses(Protocol):
+    """Must know losses before it drafts, also of examples that were not trained on."""
+
+    def needs_losses(self, draft: Draft, ledger: Ledger, moment: Moment) -> Tensor | None:
+        """The examples whose losses are to be measured first."""
+
+
+@runtime_checkable
+class NeedsScores(Protocol):
+    """Chooses by scores that are made before the first epoch."""
+
+    @property
+    def score_request(self) -> ScoreRequest:
+        """Which scores, and how to make them where none are given."""
+
+    def use_scores(
+        self, state: State, ledger: Ledger, scores: Tensor, targets: Tensor, given: ScoresGiven
+    ) -> tuple[State, dict[str, Any]]:
+        """The state with the scores used, one per example, and what came of it in a few plain values."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from leantrain.methods.pruning import Pruning
+from leantrain.methods.base import register_method
+from leantrain.methods.chain import preset
+from leantrain.methods.el2n import EL2N
 from leantrain.methods.random_backprop import RandomBackprop
 from leantrain.methods.selective_backprop import SelectiveBackprop
 
-
-@dataclass(frozen=True)
-class DietSB(Pruning, SelectiveBackprop):
-    """EL2N pruning, then Selective-Backprop on the rest: `keep` is the share of the rest."""
-
-    name: ClassVar[str] = "diet-sb"
-
-
-@dataclass(frozen=True)
-class DietRandom(Pruning, RandomBackprop):
-    """EL2N pruning, then Random-Backprop on the rest: `keep` is the share of the rest."""
-
-    name: ClassVar[str] = "diet-random"
+DietSB = register_method(
+    preset(
+        "diet-sb",
+        "EL2N pruning, then Selective-Backprop on the rest: `keep` is the share of the rest.",
+        EL2N,
+        SelectiveBackprop,
+    )
+)
+DietRandom = register_method(
+    preset(
+        "diet-random",
+        "EL2N pruning, then Random-Backprop on the rest: `keep` is the share of the rest.",
+        EL2N,
+        RandomBackprop,
+    )
+)

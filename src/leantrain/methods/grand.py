@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from leantrain.cost import BACKWARD, FORWARD
-from leantrain.methods.el2n import EL2N
+from leantrain.methods.base import register_method
+from leantrain.methods.pruning import Pruning
 
 
+@register_method
 @dataclass(frozen=True)
-class GraNd(EL2N):
+class GraNd(Pruning):
     """Prune the examples with the smallest gradients, over a few short-trained models, and train on the rest."""
 
     name: ClassVar[str] = "grand"
-    kind: ClassVar[str] = "grand"
-    pass_cost: ClassVar[float] = FORWARD + BACKWARD
+    score: ClassVar[str] = "grand"

@@ -9,27 +9,57 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from leantrain.draft import Draft
 from leantrain.errors import LeanError
-from leantrain.ledger import COMPOSITE, WHOLE, Ledger
-from leantrain.methods.base import Method, Moment, State
-from leantrain.mixing import CutMix, Mixer, MixUp
-from leantrain.options import option
-from leantrain.plan import WHOLE_FORM, Form, Groups, Plan, make_plan
+from leantrain.forms import Form
+from leantrain.ledger import Ledger
+from leantrain.methods.base import Method, Moment, Panel, Reason, State, register_method
+from leantrain.mixing import Composite, CutMix, Mixer, MixUp
+from leantrain.options import instead_of_ending, option, options_of
+from leantrain.plan import Groups, Plan
 
 SELECTIONS = ("region13", "region1", "region3", "all", "correct", "mean-loss", "all-region3", "random")
-NOT_MIXED, REGION_1, REGION_3 = 0, 1, 3
+NOT_MIXED, REGION_1, REGION_3, SKIPPED_3 = 0, 1, 3, 4
 EMA_WEIGHT = 0.5  # of the newest epoch, where averages are exponential
+THRESHOLDS = {"L_corr": "mean of the right", "L_mid": "half-way", "L_incorr": "mean of the wrong"}
 
 
 @dataclass(frozen=True)
 class MixTrainMethod(Method):
     """What both operators share: selective mixing (§ 4.2)."""
+
+    former: ClassVar[Mapping[str, Callable[[str], str]]] = {"whole_ending": instead_of_ending}
+    reasons: ClassVar[Mapping[int, Reason]] = {
+        REGION_1: Reason("mixed, region 1 (low loss)"),
+        REGION_3: Reason("mixed, region 3 (high, rising loss)"),
+        SKIPPED_3: Reason("skipped, region 3 (high, rising loss)", skipped=True),
+    }
+    panels: ClassVar[tuple[Panel, ...]] = (
+        Panel(
+            "shares",
+            "Share of the examples mixed, by region",
+            "What is left of each bar was trained whole.",
+            {
+                "mixed_region1": "mixed, region 1 (low loss)",
+                "mixed_region3": "mixed, region 3 (high, rising loss)",
+                "skipped": "skipped",
+            },
+        ),
+        Panel(
+            "lines",
+            "Thresholds",
+            "The paper mixes below L_mid, and above L_incorr where a loss has risen.",
+            THRESHOLDS,
+            on_losses=True,
+        ),
+    )
 
     select: str = option(
         "region13",
@@ -55,44 +85,68 @@ class MixTrainMethod(Method):
         False,
         "composite batches hold batch-size examples, not composites, so optimiser steps stay as many; not in the paper",
     )
-    whole_ending: float = option(
-        0.0, "share of the run, at its end, that is trained unmixed; not in the paper", low=0.0, high=1.0
-    )
+
+    @property
+    def mixer(self) -> Mixer:
+        raise NotImplementedError
+
+    def forms(self, side: int) -> tuple[Form, ...]:
+        return (Form.of(composite=self.constituents),)
 
     def init(self, ledger: Ledger) -> State:
-        ledger.register("region", torch.uint8, NOT_MIXED)
+        ledger.register("region", torch.uint8, NOT_MIXED)  # for which it is mixed when it is its turn
+        ledger.register("reason", torch.uint8, NOT_MIXED, history=True)  # for which it was mixed or skipped this epoch
         ledger.register("rises", torch.int8, -1)  # -1: the last loss was not an unmixed one, so nothing to compare
         ledger.register("left", torch.int8, 0)  # epochs of region-3 mixing still to come
         return {"sums": torch.zeros(3, 2, dtype=torch.float64), "report": {}}  # correct, incorrect, all × loss, count
 
-    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        before = ledger["region"].clone()
-        ended = moment.epoch - 1
-        sums = state["sums"]
-        fresh = self._averaged(sums, ledger, ended) if ended >= 0 else sums
-        thresholds = Thresholds.of(fresh if self.include_last else sums)
-        region = self._decide(ledger, ended, thresholds) if ended >= 0 else torch.zeros_like(before)
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        before = ledger["reason"].clone()
+        fresh, thresholds, region = self._judge(state, ledger, moment)
+        index = draft.index.to(region.device)
         if self.select == "all":
             region = torch.full_like(before, REGION_1)
         if self.select == "random":  # as many as the rule would choose, but any
-            region = region[torch.randperm(len(region), generator=rng).to(region.device)]
-        if moment.progress >= 1.0 - self.whole_ending - 1e-9 and self.whole_ending > 0:
-            region = torch.zeros_like(before)
-            ledger["left"].zero_()
+            region = region.clone()
+            region[index] = region[index][torch.randperm(len(index), generator=rng).to(region.device)]
         ledger["region"].copy_(region)
-        groups, mixed, skipped = self._groups(region, moment.batch_size, rng)
-        plan = make_plan(moment.epoch, groups, moment.batch_size, rng)
-        report = self._report(before, region, mixed, skipped, thresholds, plan, moment)
-        return plan, {"sums": fresh, "report": report}
+        if len(draft) < len(ledger):  # what other methods took out is neither mixed nor skipped
+            there = torch.zeros_like(region, dtype=torch.bool)
+            there[index] = True
+            region = torch.where(there, region, NOT_MIXED)
+        drafted, mixed, skips = self._grouped(draft, region.cpu(), moment.batch_size, rng)
+        ledger["reason"].copy_(torch.where(region == REGION_3, SKIPPED_3, region) if skips else region)
+        report = self._report(before, ledger["reason"], mixed, thresholds, draft, drafted, moment)
+        return drafted, {"sums": fresh, "report": report}
+
+    def idle(self, state: State, ledger: Ledger, moment: Moment) -> State:
+        """Mix nothing, but go on judging, so that mixing can start with the thresholds of all epochs before."""
+        before = ledger["reason"].clone()
+        fresh, thresholds, _ = self._judge(state, ledger, moment)
+        for name in ("region", "reason", "left"):
+            ledger[name].zero_()
+        whole = Draft.everything(len(ledger))
+        report = self._report(before, ledger["reason"], whole.index[:0], thresholds, whole, whole, moment)
+        return {"sums": fresh, "report": report}
+
+    def _judge(self, state: State, ledger: Ledger, moment: Moment) -> tuple[Tensor, Thresholds, Tensor]:
+        """The running sums after the epoch just ended, the thresholds, and why each example may be mixed next."""
+        ended, sums = moment.epoch - 1, state["sums"]
+        fresh = self._averaged(sums, ledger, ended) if ended >= 0 else sums
+        thresholds = Thresholds.of(fresh if self.include_last else sums)
+        region = self._decide(ledger, ended, thresholds) if ended >= 0 else torch.zeros_like(ledger["region"])
+        return fresh, thresholds, region
 
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
         return dict(state["report"])
 
     def _averaged(self, sums: Tensor, ledger: Ledger, epoch: int) -> Tensor:
         """The running sums after one more epoch. Only unmixed losses count: a mixed one is not comparable."""
-        whole = ledger.seen_in(epoch) & (ledger["form"] == WHOLE) & ledger["loss"].isfinite()
+        unmixed = ledger.seen_in(epoch) & ledger.unmixed() & ledger["loss"].isfinite()
         rows = []
-        for chosen in (whole & ledger["correct"], whole & ~ledger["correct"], whole):
+        for chosen in (unmixed & ledger["correct"], unmixed & ~ledger["correct"], unmixed):
             total = torch.where(chosen, ledger["loss"], 0).sum(dtype=torch.float64)
             rows.append(torch.stack([total, chosen.sum(dtype=torch.float64)]))
         now = torch.stack(rows).cpu()
@@ -107,10 +161,11 @@ class MixTrainMethod(Method):
 
     def _decide(self, ledger: Ledger, ended: int, thresholds: Thresholds) -> Tensor:
         """Why each example is mixed in the next epoch (§ 4.2.3, 4.2.4), from what the one just ended recorded."""
-        loss, form = ledger["loss"], ledger["form"]
-        seen = ledger.seen_in(ended)
-        unmixed, mixed = seen & (form == WHOLE), seen & (form == COMPOSITE)
-        rises = self._count_rises(ledger, unmixed)
+        loss, seen = ledger["loss"], ledger.seen_in(ended)
+        unmixed, mixed = seen & ledger.unmixed(), seen & (ledger["constituents"] > 1)
+        # Who had no turn in that epoch, as another method left it out, stays as it was judged the last time.
+        turn = seen | (ledger["reason"] == SKIPPED_3)
+        rises = self._count_rises(ledger, unmixed, turn)
 
         low = self._is_low(ledger, thresholds)
         kept = mixed & (ledger["region"] == REGION_1)
@@ -118,22 +173,22 @@ class MixTrainMethod(Method):
         if self.select == "region3":
             region.zero_()
 
-        left = ledger["left"]
         # One epoch of region 3 is over, mixed or skipped; an odd one out was trained whole and is judged anew.
-        left.copy_(torch.where(unmixed, 0, (left - 1).clamp_(min=0)))
+        left = torch.where(unmixed, 0, (ledger["left"] - 1).clamp_(min=0))
         if self.select in ("region13", "region3", "all-region3", "random"):
             high = unmixed & (loss > thresholds.incorrect)
             if self.select != "all-region3":
                 high &= rises >= self.k
-            left.copy_(torch.where(high & (region == NOT_MIXED), self.k, left))
-        return torch.where(left > 0, REGION_3, region)
+            left = torch.where(high & (region == NOT_MIXED), self.k, left)
+        ledger["left"].copy_(torch.where(turn, left, ledger["left"]))
+        return torch.where(turn, torch.where(left > 0, REGION_3, region), ledger["region"])
 
-    def _count_rises(self, ledger: Ledger, unmixed: Tensor) -> Tensor:
-        """How many epochs in a row each example's unmixed loss has risen."""
+    def _count_rises(self, ledger: Ledger, unmixed: Tensor, turn: Tensor) -> Tensor:
+        """How many times in a row each example's unmixed loss has risen."""
         rises = ledger["rises"]
         risen = (rises >= 0) & (ledger["loss"] > ledger["previous"])
         now = torch.where(risen, (rises + 1).clamp_(max=100), 0)
-        rises.copy_(torch.where(unmixed, now, -1))
+        rises.copy_(torch.where(turn, torch.where(unmixed, now, -1), rises))
         return rises
 
     def _is_low(self, ledger: Ledger, thresholds: Thresholds) -> Tensor:
@@ -141,16 +196,32 @@ class MixTrainMethod(Method):
             return ledger["correct"]
         return ledger["loss"] < (thresholds.mean if self.select == "mean-loss" else thresholds.middle)
 
-    def _groups(self, region: Tensor, batch_size: int, rng: torch.Generator) -> tuple[list[Groups], Tensor, int]:
-        """Random groups of k from what is mixed, the rest whole; what is left over is trained whole."""
+    def _grouped(
+        self, draft: Draft, region: Tensor, batch_size: int, rng: torch.Generator
+    ) -> tuple[Draft, Tensor, bool]:
+        """Random groups of k from what is mixed, the rest as it was; what is left over of the mixed is too.
+
+        Returns:
+            The draft, the examples that are mixed, and whether those of region 3 are skipped.
+        """
+        skip = self.region3 == "skip" and bool((region[draft.index] != REGION_3).any())  # never all of them
+        groups, mixed = list[Groups](), list[Tensor]()
+        for group in draft.groups:
+            reason = region[group.index]
+            whole, composite = self._paired(group, reason, skip, batch_size, rng)
+            groups += [whole, composite]
+            mixed.append(composite.index.reshape(-1))
+        return draft.regroup(groups), mixed[0] if len(mixed) == 1 else torch.cat(mixed), skip
+
+    def _paired(
+        self, group: Groups, reason: Tensor, skip: bool, batch_size: int, rng: torch.Generator
+    ) -> tuple[Groups, Groups]:
+        """One group of single examples as two: those that stay single, and composites."""
         k = self.constituents
-        region = region.cpu()
-        skip = (region == REGION_3) if self.region3 == "skip" else torch.zeros_like(region, dtype=torch.bool)
-        if bool(skip.all()):  # an epoch needs something to train on
-            skip = torch.zeros_like(skip)
-        chosen = ((region != NOT_MIXED) & ~skip).nonzero().squeeze(1).int()
+        wanted = (reason == REGION_1) if skip else (reason != NOT_MIXED)
+        chosen = wanted.nonzero().squeeze(1).int()
         chosen = chosen[torch.randperm(len(chosen), generator=rng, dtype=torch.int32)]
-        plain = (region == NOT_MIXED).nonzero().squeeze(1).int()
+        plain = (reason == NOT_MIXED).nonzero().squeeze(1).int()
         inputs = len(chosen) // k
         # No batch of one: a single composite is taken apart, and so is one composite for a plain example left alone.
         if inputs == 1 and batch_size > 1:
@@ -158,44 +229,47 @@ class MixTrainMethod(Method):
         if len(plain) + len(chosen) - inputs * k == 1 and inputs > 0 and batch_size > 1:
             inputs -= 2 if inputs == 2 else 1
         mixed, over = chosen[: inputs * k], chosen[inputs * k :]
-        whole = Groups(torch.cat([plain, over]), WHOLE_FORM)
-        size = max(min(2, batch_size), batch_size // k) if self.keep_steps else batch_size
-        composite = Groups(mixed.view(k, inputs), Form(constituents=k), batch_size=size)
-        return [whole, composite], mixed, int(skip.sum())
+        size = max(min(2, batch_size), batch_size // k) if self.keep_steps else group.batch_size
+        form = group.form.also(Composite.name, k)
+        composites = dataclasses.replace(group.take(mixed.view(k, inputs)), form=form, batch_size=size)
+        singles = torch.cat([plain, over])
+        del chosen, mixed, over, plain  # at millions of examples each is large
+        return group.take(singles), composites
 
     def _report(
         self,
         before: Tensor,
-        region: Tensor,
+        reason: Tensor,
         mixed: Tensor,
-        skipped: int,
         thresholds: Thresholds,
-        plan: Plan,
+        given: Draft,
+        drafted: Draft,
         moment: Moment,
     ) -> dict[str, Any]:
-        """What the epoch about to run is made of; written with its metrics."""
-        total = len(region)
-        was, now = before != NOT_MIXED, region != NOT_MIXED
-        reasons = region.cpu()[mixed]
+        """What the epoch about to run is made of, written with its metrics; savings are against the draft given."""
+        total = len(reason)
+        was, now = before != NOT_MIXED, reason != NOT_MIXED
+        reasons = reason.cpu()[mixed]
         return {
             "mixed": len(mixed) / total,
             "mixed_region1": int((reasons == REGION_1).sum()) / total,
             "mixed_region3": int((reasons == REGION_3).sum()) / total,
-            "skipped": skipped / total,
+            "skipped": int((reason == SKIPPED_3).sum()) / total,
             "moved_to_mixed": int((~was & now).sum()) / total,
             "moved_to_unmixed": int((was & ~now).sum()) / total,
-            "batches_saved": math.ceil(total / moment.batch_size) - len(plan),
-            "cost_saved": total - plan.cost,
+            "batches_saved": given.count_batches(moment.batch_size) - drafted.count_batches(moment.batch_size),
+            "cost_saved": given.cost - drafted.cost,
             **thresholds.as_metrics(),
         }
 
 
+@register_method
 @dataclass(frozen=True)
 class MixTrainCutMix(MixTrainMethod):
     """MixTrain with CutMix (RandPatch) and split propagation: two half pictures a composite, answered one by one."""
 
     name: ClassVar[str] = "mixtrain-cutmix"
-    alias: ClassVar[str | None] = "intertrain-randpatch"
+    aliases: ClassVar[tuple[str, ...]] = ("intertrain-randpatch",)
     split: bool = option(True, "split propagation, pooling each constituent's region apart; the paper: true")
     patch: str = option(
         "half",
@@ -213,12 +287,13 @@ class MixTrainCutMix(MixTrainMethod):
         parse_ratio(self.ratio, ("equal", "beta"))
 
 
+@register_method
 @dataclass(frozen=True)
 class MixTrainMixUp(MixTrainMethod):
     """MixTrain with MixUp (LinAvg) and adaptive mixing: the harder example gets the larger weight."""
 
     name: ClassVar[str] = "mixtrain-mixup"
-    alias: ClassVar[str | None] = "intertrain-linavg"
+    aliases: ClassVar[tuple[str, ...]] = ("intertrain-linavg",)
     ratio: str = option(
         "adaptive",
         "the first constituent's share: adaptive, equal, beta, or a number; the paper: adaptive, by recorded loss",
@@ -245,13 +320,17 @@ def MixTrain(operator: str = "cutmix", **options: Any) -> MixTrainMethod:
     """MixTrain with one of its operators: `MixTrain("cutmix")`, `MixTrain("mixup", k=2)`."""
     if operator not in OPERATORS:
         raise LeanError(f"operator '{operator}' is not known; there are {', '.join(OPERATORS)}.")
-    known = [f.name for f in dataclasses.fields(OPERATORS[operator])]
+    kind = OPERATORS[operator]
+    known = [field.name for field in options_of(kind)]
     for name in options:
+        if name in kind.former:
+            instead = kind.former[name](str(options[name]))
+            raise LeanError(f"MixTrain has no option '{name}' any more; write {instead} instead.")
         if name not in known:
             raise LeanError(f"MixTrain(\"{operator}\") has no option '{name}'; it has {', '.join(known)}.")
     if isinstance(options.get("ratio"), float):
         options["ratio"] = str(options["ratio"])
-    return OPERATORS[operator](**options)
+    return kind(**options)
 
 
 def parse_ratio(text: str, words: tuple[str, ...]) -> float | str:

@@ -1,4 +1,4 @@
-"""Pruning by scores, which EL2N, GraNd and the Diet methods share: the lowest scores leave before the first epoch."""
+"""Pruning by scores: the lowest scores leave before the first epoch."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leantrain.cost import FORWARD
+from leantrain.draft import Draft
 from leantrain.errors import LeanError
 from leantrain.ledger import Ledger
-from leantrain.methods.base import Method, State, Wanted
+from leantrain.methods.base import Method, Moment, ScoreRequest, ScoresGiven, State, register_method
 from leantrain.options import option
 from leantrain.plan import Plan
-
-PRUNED = "pruned"
-"""The ledger field that says which examples are never trained on."""
-
-
-def available(ledger: Ledger) -> Tensor:
-    """The examples that may be trained on: all of them, less those that were pruned."""
-    if PRUNED not in ledger:
-        return torch.arange(len(ledger), dtype=torch.int32)
-    return (~ledger[PRUNED]).cpu().nonzero().squeeze(1).int()
+from leantrain.scoring.kinds import parse_score
 
 
 def lowest(scores: Tensor, targets: Tensor, prune: float, hardest: float = 0.0) -> tuple[Tensor, int]:
@@ -56,9 +47,8 @@ def lowest(scores: Tensor, targets: Tensor, prune: float, hardest: float = 0.0) 
 class Pruning(Method):
     """Prune the lowest scores before training."""
 
-    kind: ClassVar[str] = "el2n"
-    pass_cost: ClassVar[float] = FORWARD
-    """What asking one model about one example costs."""
+    score: ClassVar[str]
+    """Which scores it asks for where no file is given."""
 
     prune: float = option(
         0.25, "share of the whole set pruned before training, the lowest scores first; the poster: 0.25", low=0, below=1
@@ -74,47 +64,75 @@ class Pruning(Method):
             raise LeanError(f"prune={self.prune} and hardest={self.hardest} leave nothing; their sum must be below 1.")
 
     @property
-    def wanted(self) -> Wanted:
-        cost = 0.0 if self.scores is not None else self.models * (self.score_epochs + self.pass_cost)
-        return Wanted(self.kind, self.models, self.score_epochs, cost, self.scores)
+    def score_request(self) -> ScoreRequest:
+        each = parse_score(self.score).pass_cost
+        cost = 0.0 if self.scores is not None else self.models * (self.score_epochs + each)
+        arithmetic = f"{self.models} × ({self.score_epochs} + {each:.2f}) = {cost:.1f}"
+        return ScoreRequest(self.score, self.models, self.score_epochs, cost, self.scores, arithmetic)
 
     @property
-    def share(self) -> float:
-        return (1.0 - self.prune - self.hardest) * super().share
-
-    def warning(self, epochs: int) -> str | None:
-        making, training = self.wanted.cost, epochs * self.share
-        if making + training <= 1.001 * epochs:
-            return None
-        scores = (
-            f"{self.models} × ({self.score_epochs} + {self.pass_cost:.2f}) = {making:.1f} epochs for the scores and "
-        )
-        return (
-            f"{self} cannot save anything in {epochs} epochs: it costs {scores if making else ''}"
-            f"{epochs} × {self.share:.2f} = {training:.1f} for training; "
-            + ("train longer, make fewer scores, or re-use them with scores=FILE." if making else "keep fewer.")
-        )
+    def expected_share(self) -> float:
+        return 1.0 - self.prune - self.hardest
 
     def init(self, ledger: Ledger) -> State:
-        ledger.register(PRUNED, torch.bool, False)
-        return super().init(ledger)
+        ledger.register("pruned", torch.bool, False)
+        return {"summary": {}, "pruning": False}
 
-    def discard(self, ledger: Ledger, scores: Tensor, targets: Tensor) -> State:
+    def use_scores(
+        self, state: State, ledger: Ledger, scores: Tensor, targets: Tensor, given: ScoresGiven
+    ) -> tuple[State, dict[str, Any]]:
         gone, saved = lowest(scores, targets, self.prune, self.hardest)
-        ledger[PRUNED].copy_(gone)
-        return {"pruned": {"pruned": int(gone.sum()) / len(gone), "saved_classes": saved}}
+        ledger["pruned"].copy_(gone)
+        outcome = {"pruned": int(gone.sum()) / len(gone), "saved_classes": saved}
+        return {**state, "summary": {**given._asdict(), **outcome}}, outcome
+
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        kept = ~ledger["pruned"].cpu()[draft.index]
+        if not bool(kept.any()):
+            kept[0] = True  # methods before it left pruned examples only, and an epoch needs something to train on
+        return draft.keep(kept), {**state, "pruning": True}
+
+    def idle(self, state: State, ledger: Ledger, moment: Moment) -> State:
+        return {**state, "pruning": False}
 
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
-        pruned, saved = int(ledger[PRUNED].sum()), state["pruned"]["saved_classes"]
-        told: dict[str, Any] = {"pruned": pruned / len(ledger), **super().report(state, ledger, plan)}
+        summary, total = state["summary"], len(ledger)
+        found: dict[str, Any] = {"pruned": summary["pruned"] if state["pruning"] else 0.0}
         if plan.epoch == 0:
-            paid = state["scores"]
-            if not paid["reused"]:
-                told["ensemble_cost"], told["ensemble_seconds"] = paid["cost"], paid["seconds"]
-            told["note"] = (
-                f"{pruned:,} of {len(ledger):,} examples pruned; making the scores cost "
-                f"{paid['cost'] / len(ledger):.1f} epochs, "
-                + ("paid elsewhere and not counted here." if paid["reused"] else "counted in this run.")
+            reused, saved = summary["reused"], summary["saved_classes"]
+            if not reused:
+                found["ensemble_cost"], found["ensemble_seconds"] = summary["cost"], summary["seconds"]
+            found["note"] = (
+                f"{round(summary['pruned'] * total):,} of {total:,} examples pruned{self._when()}; "
+                f"making the scores cost {summary['cost'] / total:.1f} epochs, "
+                + ("paid elsewhere and not counted here." if reused else "counted in this run.")
                 + (f" {saved} {'class keeps' if saved == 1 else 'classes keep'} a single example." if saved else "")
             )
-        return told
+        return found
+
+    def _when(self) -> str:
+        whole = (self.start, self.until) == (0.0, 1.0)
+        return "" if whole else f" from {self.start:.0%} to {self.until:.0%} of the run"
+
+
+@register_method
+@dataclass(frozen=True)
+class Prune(Pruning):
+    """Prune the lowest of any registered score, such as forgetting or your own, and train on the rest."""
+
+    name: ClassVar[str] = "prune"
+    by: str = option("el2n", "which score, as `leantrain score` knows it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        request = parse_score(self.by)
+        if self.score_epochs < request.least_epochs:
+            raise LeanError(
+                f"score_epochs is {self.score_epochs}, but {self.by} needs at least {request.least_epochs}; raise it."
+            )
+
+    @property
+    def score(self) -> str:  # type: ignore[override]
+        return self.by

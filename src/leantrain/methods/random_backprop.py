@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 
+from leantrain.draft import Draft
 from leantrain.ledger import Ledger
-from leantrain.methods.base import Method, Moment, State
-from leantrain.methods.pruning import available
+from leantrain.methods.base import Method, Moment, State, register_method
 from leantrain.options import option
-from leantrain.plan import Plan, whole_plan
 
 
+@register_method
 @dataclass(frozen=True)
 class RandomBackprop(Method):
     """Train on a random share of the examples each epoch, drawn anew; the dropped ones cost nothing."""
@@ -22,11 +22,11 @@ class RandomBackprop(Method):
     keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
 
     @property
-    def share(self) -> float:
+    def expected_share(self) -> float:
         return self.keep
 
-    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        index = available(ledger)
-        kept = max(1, round(self.keep * len(index)))
-        chosen = index[torch.randperm(len(index), generator=rng, dtype=torch.int32)[:kept]]
-        return whole_plan(moment.epoch, chosen, moment.batch_size, rng), state
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        kept = max(1, round(self.keep * len(draft)))
+        return draft.take(torch.randperm(len(draft), generator=rng, dtype=torch.int32)[:kept]), state

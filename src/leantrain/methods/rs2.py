@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import torch
 
+from leantrain.draft import Draft
 from leantrain.ledger import Ledger
-from leantrain.methods.base import Method, Moment, State
+from leantrain.methods.base import Method, Moment, State, register_method
 from leantrain.options import option
-from leantrain.plan import Plan, whole_plan
 
 
+@register_method
 @dataclass(frozen=True)
 class RS2(Method):
     """Train on a fresh random fraction each epoch, none twice before all were seen; the control of any selection."""
@@ -20,17 +21,30 @@ class RS2(Method):
     name: ClassVar[str] = "rs2"
     keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
 
+    @property
+    def expected_share(self) -> float:
+        return self.keep
+
     def init(self, ledger: Ledger) -> State:
         return {"queue": torch.empty(0, dtype=torch.int32)}
 
-    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        kept = max(1, round(self.keep * len(ledger)))
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        index = draft.index
+        place = torch.full((len(ledger),), -1, dtype=torch.int32)  # of every example in the draft
+        place[index] = torch.arange(len(index), dtype=torch.int32)
+        kept = max(1, round(self.keep * len(index)))
         queue = state["queue"]
-        if len(queue) < kept:
-            # The rest of the round first, then a new round without these: no example twice in one epoch.
+        if int((place[queue] >= 0).sum()) < kept:
+            # The rest of the round first, then a new round without these: no example twice in one epoch. Who is not in
+            # the draft loses the turn, or the queue would grow with every round.
+            queue = queue[place[queue] >= 0]
             fresh = torch.randperm(len(ledger), generator=rng, dtype=torch.int32)
             waiting = torch.zeros(len(ledger), dtype=torch.bool)
             waiting[queue] = True
             queue = torch.cat([queue, fresh[~waiting[fresh]], fresh[waiting[fresh]]])
-        plan = whole_plan(moment.epoch, queue[:kept], moment.batch_size, rng)
-        return plan, {"queue": queue[kept:].clone()}
+        here = (place[queue] >= 0).nonzero().squeeze(1)[:kept]
+        left = torch.ones(len(queue), dtype=torch.bool)
+        left[here] = False
+        return draft.take(place[queue[here]]), {"queue": queue[left]}

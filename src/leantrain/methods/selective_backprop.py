@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leantrain.cost import FORWARD
+from leantrain.draft import Draft
 from leantrain.errors import LeanError
 from leantrain.ledger import Ledger
-from leantrain.methods.base import Method, Moment, Seen, State
-from leantrain.methods.pruning import available
+from leantrain.methods.base import Method, Moment, Seen, State, register_method
 from leantrain.options import option
-from leantrain.plan import Plan, Thinning, whole_plan
+from leantrain.plan import Thinning
 
 
+@register_method
 @dataclass(frozen=True)
 class SelectiveBackprop(Method):
     """Forward every example, keep it with probability CDF(loss)^beta among recent losses, train on the kept."""
 
     name: ClassVar[str] = "selective-backprop"
-    thins: ClassVar[bool] = True
-
     keep: float | None = option(
         None, "share of the examples trained on, by choice of beta; 0.5 if not given", above=0, high=1
     )
@@ -53,32 +52,34 @@ class SelectiveBackprop(Method):
         return FORWARD / (1 + self.stale)
 
     @property
-    def share(self) -> float:
+    def expected_share(self) -> float:
         return self.looking + self.kept
 
     def warning(self, epochs: int) -> str | None:
-        if self.share <= 1.001:  # 0.6667 stands for two thirds
+        if self.expected_share <= 1.001:  # 0.6667 stands for two thirds
             return None
         return (
             f"{self} cannot save anything: looking at every example costs {self.looking:.2f} of training on it and a "
-            f"share of {self.kept:.2f} is trained on, together {self.share:.2f}; keep must be below "
+            f"share of {self.kept:.2f} is trained on, together {self.expected_share:.2f}; keep must be below "
             f"{1 - self.looking:.2f}."
         )
 
     def init(self, ledger: Ledger) -> State:
-        return {**super().init(ledger), "losses": torch.empty(0)}
+        return {"losses": torch.empty(0)}
 
-    def plan(self, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator) -> tuple[Plan, State]:
-        index = available(ledger)
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
         if moment.epoch % (1 + self.stale) == 0:
-            plan = whole_plan(moment.epoch, index, moment.batch_size, rng)
-            return replace(plan, thinning=Thinning(self.kept, scored=True)), state
+            return draft.thin(Thinning(self.kept, scored=True)), state
         # All losses are known from the epoch before, so the choice is made here, and nothing is forwarded for it.
-        losses = ledger["loss"].cpu()[index.long()]
-        chance = torch.where(losses.isfinite(), self._chance(losses, losses), self.kept)  # unknown: as any other
-        chosen = torch.rand(len(index), generator=rng) < chance
+        losses = ledger["loss"].cpu()[draft.index]
+        known = losses.isfinite()
+        chance = torch.full_like(losses, self.kept)  # of what is unknown: as any other
+        chance[known] = self._chance(losses[known], losses[known])
+        chosen = torch.rand(len(losses), generator=rng) < chance
         chosen[losses.nan_to_num(0.0).argmax()] = True  # never none
-        return whole_plan(moment.epoch, index[chosen], moment.batch_size, rng), state
+        return draft.keep(chosen), state
 
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
         assert seen.losses is not None

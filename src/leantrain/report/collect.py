@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from leantrain.config import FIELDS, OPERATIONAL, TrainConfig
-from leantrain.display import comparison_cells
+from leantrain.compare.folder import ComparisonFolder
+from leantrain.compare.summary import summarise
+from leantrain.compare.table import comparison_cells
 from leantrain.errors import LeanError
 from leantrain.report.examples import single_examples
 from leantrain.report.past import Array, evenly
-from leantrain.report.runs import Json, RunFolder, Series, read_json
-from leantrain.verdict import Difference
+from leantrain.report.runs import RunRecord, Series
+from leantrain.run.config import FIELDS, OPERATIONAL, TrainConfig
+from leantrain.run.folder import Json, RunFolder
 
 CURVE_POINTS = 200
 PARTS = {
@@ -29,6 +31,11 @@ PARTS = {
     "ensemble_seconds": "making scores",
     "data_seconds": "waiting for data",
 }
+"""What the known parts of an epoch are called; a form or method that times another one is shown under its name."""
+
+NOT_PARTS = ("total_seconds", "eval_seconds", "split_seconds")
+"""Times that are the whole, are not training, or lie inside the model's own forward pass."""
+
 USUAL_PARTS = ("selection", "mixing", "waiting for data")
 """The parts of an epoch that are shown even where no method spent time on them."""
 
@@ -51,7 +58,7 @@ COMPARISON_COLUMNS: dict[str, tuple[str, Callable[[Json], Any]]] = {
         lambda row: (row["time_to_accuracy"] or {}).get("share"),
     ),
     "overhead": ("time beyond what the cost explains", lambda row: row["overhead"]),
-    "verdict": ("what these seeds allow one to say", lambda row: row["verdict"]),
+    "verdict": ("what these seeds allow us to say", lambda row: row["verdict"]),
 }
 
 RUN_COLUMNS: dict[str, tuple[str, str, str]] = {
@@ -73,10 +80,10 @@ def collect(folders: Sequence[Path]) -> list[Json]:
         raise LeanError("there is nothing to report on; name the folder of a run or of a comparison.")
     comparisons, runs = [], []
     for folder in dict.fromkeys(folders):
-        if (folder / "compare.yaml").is_file():
+        if ComparisonFolder(folder).holds_comparison:
             comparisons.append(folder)
-        elif (folder / "config.yaml").is_file():
-            runs.append(RunFolder.read(folder))
+        elif (run_folder := RunFolder(folder)).holds_run:
+            runs.append(RunRecord.read(run_folder))
         elif not folder.is_dir():
             raise LeanError(f"there is no folder '{folder}'; name the folder of a run or of a comparison.")
         else:
@@ -84,7 +91,7 @@ def collect(folders: Sequence[Path]) -> list[Json]:
                 f"'{folder}' holds neither a run (config.yaml) nor a comparison (compare.yaml); "
                 "name a folder that leantrain train or leantrain compare wrote."
             )
-    alike: dict[str, list[RunFolder]] = {}
+    alike: dict[str, list[RunRecord]] = {}
     for run in runs:
         alike.setdefault(str(run.made_with.get("data_fingerprint", run.config.data)), []).append(run)
     share = len(comparisons) + len(alike)
@@ -98,23 +105,16 @@ def collect(folders: Sequence[Path]) -> list[Json]:
 
 
 def _comparison(folder: Path, share: int) -> Json:
-    from leantrain.compare import Comparison, load_comparison
-
-    comparison: Comparison = load_comparison(folder)
-    try:
-        summary = comparison.summary()  # as it is now: compare.json is written at the end only
-    except LeanError:  # made on a device that this machine has not
-        if not (folder / "compare.json").exists():
-            raise
-        summary = read_json(folder / "compare.json")
-    entries = {entry.label: entry for entry in comparison.settings.entries()}
+    comparison = ComparisonFolder(folder)
+    settings = comparison.settings()
+    summary = summarise(comparison, settings)  # as it is now: compare.json is written at the end only
+    entries = {entry.label: entry for entry in settings.entries()}
     series = []
     for row in summary["rows"]:
         entry = entries.get(row["label"])
-        places = [comparison.folder(entry, seed) for seed in summary["seeds"]] if entry else []
-        runs = [RunFolder.read(place) for place in places if (place / "config.yaml").is_file()]
+        places = [comparison.run(entry, seed) for seed in summary["seeds"]] if entry else []
+        runs = [RunRecord.read(place) for place in places if place.holds_run]
         series.append(Series(row["label"], row["role"], row["control_of"], runs))
-    settings = comparison.settings
     flags = [("--methods", ",".join(settings.methods)), ("--seeds", str(settings.seeds))]
     flags += [] if settings.controls else [("--no-controls", "")]
     flags += [("--margin", f"{settings.margin:g}")] if settings.margin != 0.2 else []
@@ -125,7 +125,7 @@ def _comparison(folder: Path, share: int) -> Json:
         "kind": "comparison",
         "title": f"{_listed(names)} against plain training",
         "facts": [*_facts(config), f"{seeds} seed{'s' * (seeds != 1)}"],
-        "verdicts": [_verdict(row, summary["margin"]) for row in methods],
+        "verdicts": [_verdict(row) for row in methods],
         "failures": [{"name": name, "reason": reason} for name, reason in summary.get("failures", {}).items()],
         "about": [{"name": name, "reason": note} for name, note in summary.get("notes", {}).items()],
         "margin": summary["margin"],
@@ -140,35 +140,17 @@ def _comparison(folder: Path, share: int) -> Json:
     }
 
 
-def _verdict(row: Json, margin: float) -> Json:
+def _verdict(row: Json) -> Json:
     cells = dict(zip(COMPARISON_COLUMNS, comparison_cells(row), strict=True))
     return {
         "label": row["label"],
         "text": row["verdict"],
-        "standing": standing(row, margin),
+        "standing": row["standing"],
         "numbers": [
             {"name": name, "text": cells[name]}
             for name in ("accuracy", "Δ to full", "Δ to equal budget", "cost", "time")
         ],
     }
-
-
-def standing(row: Json, margin: float) -> str:
-    """Whether a method is worth it, by the same intervals as the verdict in words: good, bad or open."""
-    full, control = (
-        None if row[name] is None else Difference.from_json(row[name])
-        for name in ("difference_to_full", "difference_to_control")
-    )
-    ratio = row["cost_ratio"] if row["time_ratio"] is None else row["time_ratio"]
-    if full is None or full.seeds < 2 or ratio is None:
-        return "open"
-    if ratio >= 1 or full.high < -margin:
-        return "bad"
-    if control is None or control.seeds < 2:
-        return "open"
-    if control.high <= margin:  # worse than plain training at the same cost, or no better
-        return "bad"
-    return "good" if full.low >= -margin and control.low > 0 else "open"
 
 
 def _comparison_table(rows: Sequence[Json]) -> Json:
@@ -200,7 +182,7 @@ def _point(row: Json) -> Json:
 # -- plain runs --------------------------------------------------------------------------------------------------------
 
 
-def _plain_runs(runs: list[RunFolder], share: int) -> Json:
+def _plain_runs(runs: list[RunRecord], share: int) -> Json:
     labels = _labels(runs)
     series = [Series(label, "method", None, [run]) for label, run in zip(labels, runs, strict=True)]
     first = runs[0]
@@ -226,7 +208,7 @@ def _plain_runs(runs: list[RunFolder], share: int) -> Json:
     }
 
 
-def _labels(runs: Sequence[RunFolder]) -> list[str]:
+def _labels(runs: Sequence[RunRecord]) -> list[str]:
     """Short names that tell the runs apart."""
     choices = (
         [run.config.method for run in runs],
@@ -272,14 +254,14 @@ def _curve(one: Series) -> Json | None:
         return None
     at = np.array([row["progress"] for row in max((rows for _, rows in runs), key=lambda rows: rows[-1]["progress"])])
 
-    def over_seeds(value: Callable[[RunFolder, Json], float]) -> Array:
+    def over_seeds(value: Callable[[RunRecord, Json], float]) -> Array:
         columns = []
         for run, rows in runs:
             progress = [row["progress"] for row in rows]
             columns.append(np.interp(at, progress, [_number(value(run, row)) for row in rows], right=np.nan))
         return np.stack(columns)
 
-    def examples(run: RunFolder) -> float:
+    def examples(run: RunRecord) -> float:
         first = run.rows[0]
         whole = run.result["train_examples"] if run.result else len(run.past) if run.past else first["examples"]
         return float(whole)
@@ -316,12 +298,25 @@ def _overhead(series: Sequence[Series], measured: Mapping[str, float | None]) ->
         rows = [row for run in one.runs for row in run.rows]
         seconds = sum(row["seconds"] for row in rows)
         if one.role in ("baseline", "method") and seconds:
-            parts = {name: sum(row.get(key, 0.0) for row in rows) / seconds for key, name in PARTS.items()}
+            parts = dict.fromkeys(PARTS.values(), 0.0)
+            for row in rows:
+                for key in row:
+                    if (name := _part(key)) is not None:
+                        parts[name] = parts.get(name, 0.0) + row[key] / seconds
             found.append({**one.described(), "overhead": measured.get(one.label), "parts": parts})
     spent = {name for row in found for name, share in row["parts"].items() if share or name in USUAL_PARTS}
     for row in found:
+        row["parts"] = {name: row["parts"].get(name, 0.0) for name in dict.fromkeys([*PARTS.values(), *sorted(spent)])}
         row["parts"] = {name: share for name, share in row["parts"].items() if name in spent}
     return found
+
+
+def _part(key: str) -> str | None:
+    """The part of an epoch that a metric is the time of, whichever method of a chain reported it."""
+    own = key.rpartition("/")[2]
+    if not own.endswith("_seconds") or own in NOT_PARTS:
+        return None
+    return PARTS.get(own, own.removesuffix("_seconds").replace("_", " "))
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

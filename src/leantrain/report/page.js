@@ -5,11 +5,6 @@
   const SVG = "http://www.w3.org/2000/svg";
   const MARKS = ["circle", "triangle", "diamond", "square", "pentagon", "star"];
   const COLOURS = 6;
-  const STATES = {
-    w: ["trained whole", "whole"], s: ["trained shrunk", "whole"], m: ["mixed", "region1"],
-    1: ["mixed, region 1 (low loss)", "region1"], 3: ["mixed, region 3 (high, rising loss)", "region3"],
-    x: ["skipped, region 3", "region3"], ".": ["not trained on", "none"],
-  };
   let serial = 0;
 
   // -- small tools ----------------------------------------------------------------------------------------------------
@@ -464,17 +459,17 @@
     return { examples, place, title, show, className, look: () => {} };
   }
 
-  // -- MixTrain --------------------------------------------------------------------------------------------------------------------
+  // -- what a method did, as it reports of itself --------------------------------------------------------------------------------
 
-  function mixtrain(study, book) {
+  function inside(study, book) {
     const section = make("div", {});
     const room = make("div", {});
-    const parts = study.mixtrain;
+    const parts = study.inside;
     const name = (part) => `${part.label}, seed ${part.seed}`;
     const show = (part) => {
       const gallery = part.gallery || (parts.find((other) => other.label === part.label && other.gallery) || {}).gallery;
       room.replaceChildren(
-        make("div", { class: "grid" }, shares(part), thresholds(part)),
+        make("div", { class: "grid" }, part.panels.map((panel) => (panel.kind === "shares" ? shares(part, panel) : lines(part, panel)))),
         part.histogram ? histogram(part) : make("p", { class: "note" }, "The run kept no history, so its losses cannot be shown."),
         gallery && book ? composites(gallery, book) : "");
     };
@@ -488,13 +483,15 @@
     return section;
   }
 
-  function shares(part) {
-    const kinds = [["mixed_region1", "mixed, region 1 (low loss)", "var(--region1)"], ["mixed_region3", "mixed, region 3 (high, rising loss)", "var(--region3)"], ["skipped", "skipped", "var(--whole)"]]
-      .filter(([key]) => key !== "skipped" || part.skipped.some((v) => v > 0));
+  const PAINT = ["var(--reason1)", "var(--reason2)", "var(--whole)", "var(--c4)", "var(--c5)", "var(--c6)"];
+
+  function shares(part, panel) {
+    const kinds = panel.series.map((one, i) => ({ ...one, colour: PAINT[i % PAINT.length] }))
+      .filter((one, i) => i === 0 || one.values.some((v) => v > 0));
     const last = part.epochs.length - 1;
     return figure({
-      title: "Share of the examples mixed, by region",
-      words: "What is left of each bar was trained whole.",
+      title: panel.title,
+      words: panel.words,
       paint: (width, plot) => {
         const x = axis(part.epochs.map((e) => e + 1), { name: "epoch", room: 0, count: width > 500 ? 10 : 5 });
         x.low = part.epochs[0] + 0.5; x.high = part.epochs[last] + 1.5;
@@ -506,57 +503,56 @@
         const size = Math.max(1, step * 0.8);
         part.epochs.forEach((epoch, i) => {
           let sum = 0;
-          for (const [key, text, colour] of kinds) {
-            const value = part[key][i] || 0;
+          for (const { values, colour } of kinds) {
+            const value = values[i] || 0;
             if (value > 0) svg.append(draw("rect", { x: px(epoch + 1) - size / 2, width: size, y: py(sum + value), height: Math.max(0.75, py(sum) - py(sum + value)), style: { fill: colour } }));
             sum += value;
           }
-          spots.push({ x: px(epoch + 1), y: py(sum / 2), text: `epoch ${epoch + 1}\n` + kinds.map(([key, text]) => `${text}: ${percent(part[key][i], 1)}`).join("\n") });
+          spots.push({ x: px(epoch + 1), y: py(sum / 2), text: `epoch ${epoch + 1}\n` + kinds.map(({ label, values }) => `${label}: ${percent(values[i] ?? null, 1)}`).join("\n") });
         });
         tips(plot, svg, spots);
         return svg;
       },
-      after: keys(kinds.map(([, text, colour]) => [colour, text])),
-      summary: () => `Share of the examples mixed per epoch. In the last one ${kinds.map(([key, text]) => `${percent(part[key][last], 1)} ${text}`).join(", ")}.`,
-      numbers: () => ({ columns: ["epoch", ...kinds.map(([, text]) => text)], rows: part.epochs.map((e, i) => [String(e + 1), ...kinds.map(([key]) => percent(part[key][i], 1))]) }),
+      after: keys(kinds.map(({ colour, label }) => [colour, label])),
+      summary: () => `${panel.title}, per epoch. In the last one ${kinds.map(({ label, values }) => `${percent(values[last] ?? null, 1)} ${label}`).join(", ")}.`,
+      numbers: () => ({ columns: ["epoch", ...kinds.map(({ label }) => label)], rows: part.epochs.map((e, i) => [String(e + 1), ...kinds.map(({ values }) => percent(values[i] ?? null, 1))]) }),
     }).node;
   }
 
-  function thresholds(part) {
-    const kinds = [["L_incorr", "mean of the wrong", "var(--region3)", ""], ["L_mid", "half-way", "var(--dim)", "6 4"], ["L_corr", "mean of the right", "var(--region1)", ""]];
-    const some = part.L_mid.some(known) || part.L_corr.some(known);
-    const end = (key) => part[key].findLast(known);
+  function lines(part, panel) {
+    const kinds = panel.series.map((one, i) => ({ ...one, colour: ["var(--reason1)", "var(--dim)", "var(--reason2)", ...PAINT.slice(3)][i % PAINT.length], dash: i % 2 ? "6 4" : "" }));
+    const some = kinds.some(({ values }) => values.some(known));
     return figure({
-      title: "Thresholds",
-      words: some ? "The paper mixes below L_mid, and above L_incorr where a loss has risen." : "No epoch had thresholds yet.",
+      title: panel.title,
+      words: some ? panel.words : "No epoch has reported any yet.",
       paint: (width, plot) => {
         const x = axis(part.epochs.map((e) => e + 1), { name: "epoch", room: 0.02, count: width > 500 ? 10 : 5 });
         x.ticks = x.ticks.filter((v) => Number.isInteger(v) && v >= 1);
-        const y = axis(kinds.flatMap(([key]) => part[key]).filter(known), { name: "loss", from: 0 });
+        const y = axis(kinds.flatMap(({ values }) => values).filter(known), { name: "value", from: 0 });
         const { svg, px, py, frame } = axes(width, 260, x, y);
         const spots = [];
-        for (const [key, , colour, dash] of kinds) {
-          const line = part.epochs.map((e, i) => [e, part[key][i]]).filter(([, v]) => known(v)).map(([e, v]) => [px(e + 1), py(v), e, v]);
+        for (const { name, values, colour, dash } of kinds) {
+          const line = part.epochs.map((e, i) => [e, values[i]]).filter(([, v]) => known(v)).map(([e, v]) => [px(e + 1), py(v), e, v]);
           if (!line.length) continue;
           svg.append(draw("path", { d: path(line), fill: "none", style: { stroke: colour, strokeWidth: 2.25, strokeDasharray: dash } }));
           const [ex, ey] = line.at(-1);
-          svg.append(draw("text", { class: "strong", x: Math.min(ex, frame.right), y: ey - 7, "text-anchor": "end" }, key));
-          for (const [cx, cy, e, v] of line) spots.push({ x: cx, y: cy, text: `${key} ${brief(v)}\nepoch ${e + 1}` });
+          svg.append(draw("text", { class: "strong", x: Math.min(ex, frame.right), y: ey - 7, "text-anchor": "end" }, name));
+          for (const [cx, cy, e, v] of line) spots.push({ x: cx, y: cy, text: `${name} ${brief(v)}\nepoch ${e + 1}` });
         }
         tips(plot, svg, spots);
         return svg;
       },
-      after: keys(kinds.map(([key, text, colour]) => [colour, `${key}: ${text}`])),
-      summary: () => `Thresholds over the epochs; at the end ${kinds.map(([key]) => `${key} ${brief(end(key))}`).join(", ")}.`,
-      numbers: () => ({ columns: ["epoch", ...kinds.map(([key]) => key)], rows: part.epochs.map((e, i) => [String(e + 1), ...kinds.map(([key]) => part[key][i])]) }),
+      after: keys(kinds.map(({ name, label, colour }) => [colour, `${name}: ${label}`])),
+      summary: () => `${panel.title} over the epochs; at the end ${kinds.map(({ name, values }) => `${name} ${brief(values.findLast(known))}`).join(", ")}.`,
+      numbers: () => ({ columns: ["epoch", ...kinds.map(({ name }) => name)], rows: part.epochs.map((e, i) => [String(e + 1), ...kinds.map(({ values }) => values[i])]) }),
     }).node;
   }
 
   function histogram(part) {
     const told = part.histogram;
-    const kinds = [["right", "whole, recognised", "var(--right)"], ["wrong", "whole, not recognised", "var(--wrong)"], ["mixed", "mixed", "var(--mixed)"]];
+    const kinds = [["right", "unmixed, recognised", "var(--right)"], ["wrong", "unmixed, not recognised", "var(--wrong)"], ["mixed", "mixed", "var(--mixed)"]];
     const most = () => Math.max(1, ...told.right[now].map((_, i) => kinds.reduce((sum, [key]) => sum + told[key][now][i], 0)));
-    let now = told.thresholds.findLastIndex((limits) => known(limits[1]));
+    let now = told.thresholds.findLastIndex((limits) => limits.some(known));
     if (now < 0) now = told.epochs.length - 1;
     const id = fresh("epoch");
     const total = (key) => told[key][now].reduce((sum, n) => sum + n, 0);
@@ -565,13 +561,13 @@
     const announce = () => {
       const limits = told.thresholds[now];
       slider.setAttribute("aria-valuetext", `epoch ${told.epochs[now] + 1}`);
-      output.textContent = `${told.epochs[now] + 1} of ${part.epochs.at(-1) + 1}` + (known(limits[1]) ? "" : " — judged by no thresholds");
+      output.textContent = `${told.epochs[now] + 1} of ${part.epochs.at(-1) + 1}` + (!told.marks.length || limits.some(known) ? "" : " — judged by no thresholds");
     };
     slider.addEventListener("input", () => { now = Number(slider.value); announce(); chart.refresh(); });
     announce();
     const chart = figure({
       title: "Losses of an epoch",
-      words: "Every example's loss, on a logarithmic axis, with the thresholds by which it was judged for the next epoch. These are made of the losses of whole examples; mixed ones do not count in them.",
+      words: `Every example's loss, on a logarithmic axis${told.marks.length ? ", with the thresholds by which it was judged for the next epoch" : ""}. Losses of mixed examples are counted apart, as they cannot be compared with the others.`,
       before: make("div", { class: "controls" }, make("label", { for: id }, "epoch"), slider, output),
       paint: (width, plot) => {
         const [low, high] = [told.edges[0], told.edges.at(-1)];
@@ -589,18 +585,18 @@
           }
           if (sum) spots.push({ x: (a + b) / 2, y: py(sum), text: `loss ${brief(told.edges[i])} to ${brief(told.edges[i + 1])}\n` + kinds.map(([key, text]) => `${text}: ${told[key][now][i]}`).join("\n") });
         }
-        const names = ["L_corr", "L_mid", "L_incorr"];
+        const middle = told.marks.length - 1;
         told.thresholds[now].forEach((value, i) => {
           if (!known(value)) return;
           const at = px(Math.min(high, Math.max(low, value)));
-          svg.append(draw("line", { x1: at, x2: at, y1: frame.top - 2, y2: frame.bottom, style: { stroke: "var(--ink)", strokeWidth: 1.5, strokeDasharray: i === 1 ? "5 4" : "" } }));
-          svg.append(draw("text", { class: "strong", x: at + (i === 2 ? 5 : -5), y: frame.top + 8 + 15 * (i === 1 ? 1 : 0), "text-anchor": i === 2 ? "start" : "end" }, names[i]));
+          svg.append(draw("line", { x1: at, x2: at, y1: frame.top - 2, y2: frame.bottom, style: { stroke: "var(--ink)", strokeWidth: 1.5, strokeDasharray: i % 2 ? "5 4" : "" } }));
+          svg.append(draw("text", { class: "strong", x: at + (i && i === middle ? 5 : -5), y: frame.top + 8 + 15 * (i % 2), "text-anchor": i && i === middle ? "start" : "end" }, told.marks[i]));
         });
         tips(plot, svg, spots);
         return svg;
       },
       after: keys(kinds.map(([, text, colour]) => [colour, text])),
-      summary: () => `Losses of epoch ${told.epochs[now] + 1}: ${kinds.map(([key, text]) => `${total(key)} ${text}`).join(", ")}; L_corr ${brief(told.thresholds[now][0])}, L_mid ${brief(told.thresholds[now][1])}, L_incorr ${brief(told.thresholds[now][2])}.`,
+      summary: () => `Losses of epoch ${told.epochs[now] + 1}: ${kinds.map(([key, text]) => `${total(key)} ${text}`).join(", ")}${told.marks.map((name, i) => `; ${name} ${brief(told.thresholds[now][i])}`).join("")}.`,
       numbers: () => ({
         columns: ["loss from", "to", ...kinds.map(([, text]) => text)],
         rows: told.edges.slice(0, -1).map((edge, i) => [brief(edge), told.edges[i + 1], ...kinds.map(([key]) => String(told[key][now][i]))]),
@@ -713,8 +709,8 @@
             const at = [px(epoch + 1), py(value)];
             piece.push(at);
             const state = row.state[i][e];
-            marks.push(mark(style.mark, at[0], at[1], row.epochs.length > 60 ? 2 : 3.5, { ...style, solid: state === "w" || state === "s" }));
-            spots.push({ x: at[0], y: at[1], text: `${row.label}, epoch ${epoch + 1}\nloss ${brief(value)}, ${row.correct[i][e] === "1" ? "recognised" : "not recognised"}\n${STATES[state][0]}` });
+            marks.push(mark(style.mark, at[0], at[1], row.epochs.length > 60 ? 2 : 3.5, { ...style, solid: row.states[state].look === "whole" }));
+            spots.push({ x: at[0], y: at[1], text: `${row.label}, epoch ${epoch + 1}\nloss ${brief(value)}, ${row.correct[i][e] === "1" ? "recognised" : "not recognised"}\n${row.states[state].label}` });
           });
           flush();
           svg.append(...marks);
@@ -728,24 +724,24 @@
         columns: ["epoch", ...rows.flatMap((row) => [`${row.label}: loss`, "what happened"])],
         rows: [...new Set(rows.flatMap((row) => row.epochs))].sort((a, b) => a - b).map((epoch) => [String(epoch + 1), ...rows.flatMap((row) => {
           const e = row.epochs.indexOf(epoch);
-          return e < 0 ? [null, null] : [row.loss[i][e], STATES[row.state[i][e]][0]];
+          return e < 0 ? [null, null] : [row.loss[i][e], row.states[row.state[i][e]].label];
         })]),
       }),
     });
-    const used = new Set(rows.flatMap((row) => [...row.state[i]]));
+    const used = new Map(rows.flatMap((row) => [...row.state[i]].map((s) => [row.states[s].label, row.states[s]])));
     return [
       make("div", { class: "who" }, book.show(index, 112, `Picture of ${book.title(index)}`), make("dl", {}, facts.map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]))),
       chart.node,
       make("figure", {}, make("figcaption", {}, make("h3", {}, "When it was mixed or skipped"), make("p", {}, "An epoch a column. Tall: trained whole; in two halves: mixed; a thin line: not trained on.")),
         make("ul", { class: "told" }, rows.map((row) => make("li", {}, make("div", {}, swatch(look.get(row.label)), `${row.label}: `, tally(row, i)), strip(row, i)))),
-        keys([...used].filter((s) => s !== ".").map((s) => [`var(--${STATES[s][1]})`, STATES[s][0]]))),
+        keys([...used.values()].filter((state) => state.look !== "none").map((state) => [`var(--${state.colour})`, state.label]))),
     ];
   }
 
   function tally(row, i) {
     const count = (state) => [...row.state[i]].filter((other) => other === state).length;
     const last = row.loss[i].findLastIndex(known);
-    const told = [..."wsm13x."].filter(count).map((state) => `${STATES[state][0]} ${count(state)}×`).join(", ");
+    const told = Object.entries(row.states).filter(([state]) => count(state)).map(([state, { label }]) => `${label} ${count(state)}×`).join(", ");
     return last < 0 ? told : `${told}; ${row.correct[i][last] === "1" ? "recognised" : "not recognised"} the last time`;
   }
 
@@ -753,11 +749,12 @@
     const states = [...row.state[i]];
     const svg = draw("svg", { width: "100%", height: 22, viewBox: `0 0 ${states.length * 10} 22`, preserveAspectRatio: "none", "aria-hidden": "true", style: { display: "block", maxWidth: `${states.length * 16}px` } });
     states.forEach((state, e) => {
-      const colour = `var(--${STATES[state][1]})`;
+      const { look, colour: paint } = row.states[state];
+      const colour = `var(--${paint})`;
       const rect = (y, height) => svg.append(draw("rect", { x: e * 10 + 1, y, width: 8, height, style: { fill: colour } }));
-      if (state === ".") svg.append(draw("rect", { x: e * 10 + 1, y: 10, width: 8, height: 2, style: { fill: "var(--dim)" } }));
-      else if (state === "x") rect(10, 2);
-      else if (state === "w" || state === "s") rect(1, 20);
+      if (look === "none") svg.append(draw("rect", { x: e * 10 + 1, y: 10, width: 8, height: 2, style: { fill: "var(--dim)" } }));
+      else if (look === "skipped") rect(10, 2);
+      else if (look === "whole") rect(1, 20);
       else { rect(1, 9); rect(12, 9); }
     });
     return svg;
@@ -799,7 +796,7 @@
     if (study.curves.length) part("Curves", "", curves(study, look));
     if (study.overhead.length) part("Overhead", study.kind === "comparison"
       ? "Overhead is the time beyond what the cost explains; the parts are shares of the training time." : "Shares of the training time.", overhead(study, look));
-    if (study.mixtrain.length) part("MixTrain", "What was mixed, and why.", mixtrain(study, book));
+    if (study.inside.length) part("Inside", "What each method did, and why, as it reports itself.", inside(study, book));
     if (study.use.length) part("Use", "Which examples a method prefers.", study.use.map((one) => use(one, book)));
     if (book) part("Examples", `${book.examples.index.length} of ${book.examples.total.toLocaleString("en")} examples: the most and the least used, the hardest and the easiest, and some of every class.`, explorer(book, look));
     part("Settings", "", make("h3", {}, "Made by"), make("pre", {}, spelled(study.command)),

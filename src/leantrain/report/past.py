@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator, Sequence
+import string
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leantrain import history
-from leantrain.errors import LeanError
-from leantrain.history import REGION
-from leantrain.ledger import COMPOSITE, NEVER, SHRUNK, WHOLE
+from leantrain.methods import Method, chain
+from leantrain.run.folder import RunFolder
 
 Array = np.ndarray[Any, Any]
 BINS = 40
 SMALLEST = 1e-4  # losses below are counted as this one: fp16 holds little of them
-STATES = {"untrained": ".", "whole": "w", "shrunk": "s", "mixed": "m", "region1": "1", "region3": "3", "skipped": "x"}
-"""What happened to an example in an epoch, a letter each."""
+LETTERS = string.ascii_uppercase + string.digits + "".join(map(chr, range(0x100, 0x200)))
+"""What stands for the reasons of methods, besides the letters of plain treatments."""
+COLOURS = ("reason1", "reason2", "reason2", "c1", "c4", "c5", "c6")
+"""What the page paints the reasons of methods in, by name in its style sheet."""
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What a method did to an example in an epoch.
+
+    Attributes:
+        letter: stands for it in the page's data.
+        label: says it.
+        look: how it is drawn: "whole", "mixed", "skipped" or "none".
+        colour: what it is painted in.
+        field, value: the ledger field that gives a method's reason, and its value; "" where there is none.
+    """
+
+    letter: str
+    label: str
+    look: str
+    colour: str
+    field: str = ""
+    value: int = 0
+
+
+PLAIN_TREATMENTS = (
+    Treatment("m", "mixed", "mixed", "reason1"),
+    Treatment("s", "trained at a smaller size", "whole", "whole"),
+    Treatment("w", "trained whole", "whole", "whole"),
+    Treatment(".", "not trained on", "none", "none"),
+)
+
+
+def treatments(method: Method) -> list[Treatment]:
+    """All that may happen to an example, the methods' own reasons first."""
+    found: list[Treatment] = []
+    for place, part in enumerate(chain(method).methods):
+        for value, reason in part.reasons.items():
+            look = "skipped" if reason.skipped else "mixed"
+            letter, colour = LETTERS[len(found)], COLOURS[len(found) % len(COLOURS)]
+            found.append(Treatment(letter, reason.label, look, colour, f"{place}.reason", value))
+    return found + list(PLAIN_TREATMENTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +71,7 @@ class Past:
         loss: per example, its mean loss; NaN where it was never trained on.
     """
 
-    folder: Path
+    folder: RunFolder
     epochs: list[int]
     used: Array
     mixed: Array
@@ -43,72 +81,68 @@ class Past:
         return len(self.used)
 
 
-def read_past(folder: Path, written: Sequence[int]) -> Past | None:
-    """Sum up the history in a run's folder; None where there is none.
-
-    Args:
-        written: the epochs that the metrics hold; others were cut.
-    """
-    place = folder / "history"
-    epochs = [epoch for epoch in history.epochs_in(place) if epoch in set(written)]
+def read_past(folder: RunFolder) -> Past | None:
+    """Sum up a run's history; None where there is none."""
+    epochs = folder.epochs()
     if not epochs:
         return None
     used: Array = np.zeros(0)
     mixed: Array = np.zeros(0)
     total: Array = np.zeros(0)
-    for recorded in _read(place, epochs):
+    for recorded in map(folder.epoch, epochs):
         if not len(used):
-            length = len(recorded["form"])
+            length = len(recorded["loss"])
             used, mixed, total = np.zeros(length, np.int32), np.zeros(length, np.int32), np.zeros(length)
         loss = recorded["loss"].astype(np.float64)
-        used += recorded["form"] != NEVER
-        mixed += recorded["form"] == COMPOSITE
+        used += recorded["constituents"] > 0
+        mixed += recorded["constituents"] > 1
         total += np.nan_to_num(loss)
     with np.errstate(invalid="ignore"):
-        return Past(place, epochs, used, mixed, total / np.where(used > 0, used, np.nan))
+        return Past(folder, epochs, used, mixed, total / np.where(used > 0, used, np.nan))
 
 
-def _read(place: Path, epochs: Sequence[int]) -> Iterator[dict[str, Array]]:
-    for epoch in epochs:
-        try:
-            yield history.read_epoch(place, epoch)
-        except (zipfile.BadZipFile, KeyError) as error:
-            raise LeanError(f"the history of epoch {epoch} in '{place}' cannot be read: {error}.") from None
-
-
-def histories(past: Past, index: Array, epochs: Sequence[int]) -> dict[str, Any]:
+def histories(past: Past, index: Array, epochs: Sequence[int], possible: Sequence[Treatment]) -> dict[str, Any]:
     """Some examples' own histories.
 
     Returns:
-        `loss`: a list per example, None where it was not trained on; `state`: a string per example, see `STATES`;
-        `correct`: a string per example, 1 where it was recognised.
+        `loss`: a list per example, None where it was not trained on; `state`: a string per example, the letter of a
+        treatment for every epoch; `states`: the treatments that occur, by letter; `correct`: a string per example, 1
+        where it was recognised.
     """
     losses, states, right = [], [], []
-    for recorded in _read(past.folder, epochs):
+    for recorded in map(past.folder.epoch, epochs):
         picked = {name: values[index] for name, values in recorded.items()}
         losses.append(picked["loss"].astype(np.float64))
-        states.append(_states(picked))
+        states.append(_states(picked, possible))
         right.append(np.where(picked["correct"], "1", "0"))
+    found = set(np.unique(np.stack(states)).tolist())
     return {
         "epochs": list(epochs),
         "loss": [[None if np.isnan(x) else float(f"{x:.3g}") for x in row] for row in np.stack(losses, 1)],
         "state": ["".join(row) for row in np.stack(states, 1)],
+        "states": {
+            one.letter: {"label": one.label, "look": one.look, "colour": one.colour}
+            for one in possible
+            if one.letter in found
+        },
         "correct": ["".join(row) for row in np.stack(right, 1)],
     }
 
 
-def _states(recorded: dict[str, Array]) -> Array:
-    form = recorded["form"]
-    region = recorded.get(REGION, np.zeros_like(form))
-    cases = {
-        "region1": (form == COMPOSITE) & (region == 1),
-        "region3": (form == COMPOSITE) & (region == 3),
-        "mixed": form == COMPOSITE,
-        "shrunk": form == SHRUNK,
-        "whole": form == WHOLE,
-        "skipped": region == 3,  # not trained on, and the method says why
+def _states(recorded: dict[str, Array], possible: Sequence[Treatment]) -> Array:
+    constituents, size = recorded["constituents"], recorded["size"]
+    nothing = np.zeros_like(constituents)
+    shown = {
+        "m": constituents > 1,
+        "s": (constituents == 1) & (size < 100),
+        "w": constituents == 1,
+        ".": constituents == 0,
     }
-    return np.select(list(cases.values()), [STATES[name] for name in cases], STATES["untrained"])
+    cases = []
+    for one in possible:
+        looks = shown["m"] if one.look == "mixed" else shown["."]  # not trained on, and a method says why
+        cases.append(looks & (recorded.get(one.field, nothing) == one.value) if one.field else shown[one.letter])
+    return np.select(cases, [one.letter for one in possible], ".")
 
 
 def histograms(past: Past, epochs: Sequence[int]) -> dict[str, Any]:
@@ -117,7 +151,7 @@ def histograms(past: Past, epochs: Sequence[int]) -> dict[str, Any]:
     A mixed loss cannot be compared with an unmixed one, so these are counted apart.
     """
     low, high = np.inf, SMALLEST
-    for recorded in _read(past.folder, epochs):
+    for recorded in map(past.folder.epoch, epochs):
         loss = recorded["loss"].astype(np.float64)
         loss = loss[np.isfinite(loss)]
         if len(loss):
@@ -126,11 +160,11 @@ def histograms(past: Past, epochs: Sequence[int]) -> dict[str, Any]:
     low = max(SMALLEST, min(low, high / 10))
     edges = np.geomspace(low, high, BINS + 1)
     counts: dict[str, list[list[int]]] = {"right": [], "wrong": [], "mixed": []}
-    for recorded in _read(past.folder, epochs):
+    for recorded in map(past.folder.epoch, epochs):
         loss = np.clip(recorded["loss"].astype(np.float64), low, high)  # NaN stays NaN
         place = np.searchsorted(edges, loss, side="right") - 1
-        whole, right = (recorded["form"] == WHOLE) | (recorded["form"] == SHRUNK), recorded["correct"]
-        kinds = {"right": whole & right, "wrong": whole & ~right, "mixed": recorded["form"] == COMPOSITE}
+        alone, right = recorded["constituents"] == 1, recorded["correct"]
+        kinds = {"right": alone & right, "wrong": alone & ~right, "mixed": recorded["constituents"] > 1}
         for name, which in kinds.items():
             found = np.minimum(place[which & np.isfinite(loss)], BINS - 1)
             counts[name].append(np.bincount(found, minlength=BINS).tolist())

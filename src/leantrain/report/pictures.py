@@ -73,7 +73,7 @@ def _uri(array: np.ndarray[Any, Any]) -> str:
 def gallery(
     images: ImageSet, mixer: Mixer, constituents: int, index: Tensor, losses: Tensor, seed: int
 ) -> dict[str, Any] | None:
-    """Composites as the run's own mixer makes them, of pairs drawn anew; None where there are too few examples.
+    """Composites as the run's own mixer makes them, of newly drawn pairs; None where there are too few examples.
 
     Args:
         index: the examples to take, in the training set.

@@ -1,36 +1,48 @@
 """Scores: one number per training example that says how hard it is, made before training, kept in a file.
 
-Rooms: `scores.py` is the file, `measures.py` asks a model, `ensemble.py` trains the models that are asked, `compare.py`
-sets scores beside each other, `summary.py` says them in numbers and `figures.py` in pictures.
+Rooms: `kinds/` has one file per score, `ensemble.py` trains the models that are asked, `scores.py` is the file,
+`compare.py` sets scores beside each other, `summary.py` sums them up. Torch and numpy are all that it needs; what the
+program adds (training as `leantrain train` does, tables, figures) is in `leantrain.run.scores` and `leantrain.inspect`.
 
-The names are loaded when first used: a method that reads a scores file must not bring the training loop with it.
+The names are loaded when first used: a method that reads a scores file must not bring the training of models with it.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from leantrain.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leantrain.scoring.compare import combined as combined
     from leantrain.scoring.compare import compare_scores as compare_scores
-    from leantrain.scoring.compare import from_run as from_run
     from leantrain.scoring.ensemble import score as score
-    from leantrain.scoring.ensemble import score_images as score_images
+    from leantrain.scoring.kinds import SCORES as SCORES
+    from leantrain.scoring.kinds import RecordedScore as RecordedScore
+    from leantrain.scoring.kinds import Score as Score
+    from leantrain.scoring.kinds import logits_of as logits_of
+    from leantrain.scoring.kinds import parse_score as parse_score
+    from leantrain.scoring.kinds import register_score as register_score
+    from leantrain.scoring.kinds import score_pass as score_pass
     from leantrain.scoring.scores import Scores as Scores
     from leantrain.scoring.scores import load as load
+    from leantrain.scoring.summary import summarise as summarise
 
 _HOMES = {
+    "SCORES": "kinds",
+    "RecordedScore": "kinds",
+    "Score": "kinds",
     "Scores": "scores",
-    "load": "scores",
-    "score": "ensemble",
-    "score_images": "ensemble",
+    "combined": "compare",
     "compare_scores": "compare",
-    "from_run": "compare",
+    "load": "scores",
+    "logits_of": "kinds",
+    "parse_score": "kinds",
+    "register_score": "kinds",
+    "score": "ensemble",
+    "score_pass": "kinds",
+    "summarise": "summary",
 }
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'leantrain.scoring' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"leantrain.scoring.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

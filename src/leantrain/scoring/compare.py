@@ -1,23 +1,14 @@
-"""Scores beside each other: do they rank alike, would they prune the same examples, and what did a run really use?"""
+"""Scores beside each other: do they rank alike, and would they prune the same examples?"""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
-from leantrain import history
-from leantrain.config import TrainConfig, read_yaml
 from leantrain.errors import LeanError
-from leantrain.ledger import NEVER
-from leantrain.scoring.scores import Scores, ids_of
-
-if TYPE_CHECKING:
-    from leantrain.data import ImageSet
+from leantrain.scoring.scores import Scores
 
 FRACTIONS = 100
 Array = np.ndarray[Any, Any]
@@ -30,7 +21,7 @@ def compare_scores(a: Scores, b: Scores) -> dict[str, Any]:
     lots were drawn on either side. So ties make no agreement: two constant scores overlap as chance does.
 
     Returns:
-        common: examples that both score; only_a, only_b: those that one of them does.
+        common: examples that both score; only_a, only_b: those that only one of them does.
         spearman: rank correlation, with the mean rank for equal scores; None where all scores of a side are equal.
         fractions: 0.01 … 1.00.
         overlap: at each, how many of the lowest by A are among the lowest by B, as a share.
@@ -41,8 +32,7 @@ def compare_scores(a: Scores, b: Scores) -> dict[str, Any]:
     if not common or a.classes != b.classes:  # ids may be places, which mean nothing in another set
         raise LeanError(
             f"the two scores have no example in common ('{a.ids[0]}' of class '{_class(a)}', … and '{b.ids[0]}' of "
-            f"class '{_class(b)}', …); "
-            "compare scores of the same data."
+            f"class '{_class(b)}', …); compare scores of the same data."
         )
     x, y = (side.values_for(common).double().numpy() for side in (a, b))
     length = len(common)
@@ -78,20 +68,8 @@ def combined(a: Scores, b: Scores) -> Scores:
     )
 
 
-def images_with(scores: Scores) -> ImageSet | None:
-    """The images that were scored, where they are still to be found."""
-    from leantrain.train import load_images
-
-    try:
-        names = ("data", "train_limit", "validation")
-        images = load_images(TrainConfig(**{name: scores.made_with[name] for name in names}))
-    except (LeanError, KeyError):
-        return None
-    return images if ids_of(images.train) == scores.ids else None
-
-
 def _class(scores: Scores) -> str:
-    """Of the first example, to tell data sets apart by in a message."""
+    """Of the first example, so that a message can distinguish data sets."""
     return scores.classes[int(scores.targets[0])]
 
 
@@ -116,69 +94,3 @@ def _lowest(values: Array, count: int) -> Array:
     below, equal = values < border, values == border
     chance: Array = below + equal * ((count - below.sum()) / equal.sum())
     return chance
-
-
-def from_run(folder: Path, images: ImageSet | None = None) -> Scores:
-    """How often a run used each example: the number of epochs that trained on it, in whatever form.
-
-    Args:
-        folder: what `leantrain train` wrote, with its history.
-        images: the run's data set, where it is loaded already (`images_of`).
-    """
-    from leantrain.train import read_rows
-
-    started = time.perf_counter()
-    config = _config(folder)
-    epochs = history.epochs_in(folder / "history")
-    if not epochs:
-        raise LeanError(f"'{folder}' has no history to count in; train without --no-history.")
-    images = images or images_of(folder)
-    used = torch.zeros(len(images.train))
-    for epoch in epochs:
-        form = history.read_epoch(folder / "history", epoch)["form"]
-        if len(form) != len(used):
-            raise _other_data(folder, config)
-        used += torch.from_numpy(form != NEVER)
-    return Scores(
-        values=used,
-        ids=ids_of(images.train),
-        targets=images.train.targets,
-        classes=images.classes,
-        kind="use",
-        cost=read_rows(folder / "metrics.jsonl")[-1]["total_cost"],
-        seconds=time.perf_counter() - started,
-        made_with={
-            "data": config.data,
-            "train_limit": config.train_limit,
-            "validation": config.validation,
-            "model": config.model,
-            "method": config.method,
-            "epochs": len(epochs),
-            "seed": config.seed,
-            "fingerprint": images.fingerprint,
-        },
-    )
-
-
-def images_of(folder: Path) -> ImageSet:
-    """The data set of a run, refused where it has changed since."""
-    from leantrain.train import load_images
-
-    config = _config(folder)
-    images = load_images(config)
-    made_with = yaml.safe_load((folder / "config.yaml").read_text()).get("made_with") or {}
-    if made_with.get("data_fingerprint", images.fingerprint) != images.fingerprint:
-        raise _other_data(folder, config)
-    return images
-
-
-def _config(folder: Path) -> TrainConfig:
-    if not (folder / "config.yaml").is_file():
-        raise LeanError(f"'{folder}' holds no run (no config.yaml); give the folder that leantrain train wrote.")
-    return TrainConfig(**read_yaml(folder / "config.yaml"))
-
-
-def _other_data(folder: Path, config: TrainConfig) -> LeanError:
-    return LeanError(
-        f"'{config.data}' is not what the run in '{folder}' was trained on; bring the data back as it was."
-    )

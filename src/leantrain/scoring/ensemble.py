@@ -3,68 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from leantrain.cost import BACKWARD, FORWARD
-from leantrain.display import Display, Quiet
-from leantrain.errors import LeanError, nearest
-from leantrain.lean import Lean, PlannedLoader, attach
-from leantrain.loader import InOrder, Key, PlannedDataset, check_dataset, find_keys, planned_dataloader
-from leantrain.machine import choose_device
+from leantrain.batch import Key
+from leantrain.errors import LeanError
+from leantrain.lean import Lean, attach
+from leantrain.loader import InOrder, PlannedDataset, PlannedLoader, check_dataset, find_keys, planned_dataloader
 from leantrain.rng import derive, generator
-from leantrain.scoring.measures import ScoringBatch, check_gradients, forgetting, score_pass
+from leantrain.scoring.kinds import RecordedScore, Score, ScoringBatch, make_score, score_pass
 from leantrain.scoring.scores import Scores, ids_of
 
-if TYPE_CHECKING:
-    from leantrain.config import TrainConfig
-    from leantrain.data import ImageSet
-    from leantrain.train import Run
-
-KINDS = ("el2n", "grand", "forgetting", "loss")
-EPOCHS = {"el2n": 2, "grand": 2, "forgetting": 5, "loss": 2}
-"""What a member is trained for by default; forgetting has to see an example learnt and lost again."""
-
-SETTINGS = (
-    "data", "train_limit", "validation", "model", "width", "pretrained", "weights", "dropout", "batch_size",
-    "optimizer", "lr", "schedule", "label_smoothing", "precision", "seed",
-)  # fmt: skip
-"""What of a run's settings the scores file tells."""
+MODELS = 3
+"""How many models a score is the mean over by default."""
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What is asked of how many models that were trained for how long."""
+    """A score, the number of models that it is the mean over, and how many epochs each of them is trained for."""
 
-    kind: str
+    score: Score
     models: int
     epochs: int
-    gradients: str = "all"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise LeanError(
-                f"the score '{self.kind}' is not known; there are {', '.join(KINDS)}.{nearest(self.kind, KINDS)}"
-            )
         for name in ("models", "epochs"):
             if getattr(self, name) < 1:
                 raise LeanError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if self.kind == "forgetting" and self.epochs < 2:
-            raise LeanError("epochs is 1, but forgetting takes at least 2: nothing is forgotten within one epoch.")
-        check_gradients(self.gradients)
+        if self.epochs < self.score.least_epochs:
+            raise LeanError(f"epochs is {self.epochs}, but {self.score.name} takes at least {self.score.least_epochs}.")
 
     def pass_cost(self, examples: int) -> float:
         """What asking one model about every example costs, in examples of plain training."""
-        if self.kind == "forgetting":
-            return 0.0  # it is read from what training records anyway
-        backward = BACKWARD if self.kind == "grand" and self.gradients == "all" else 0.0
-        return examples * (FORWARD + backward)
+        return examples * self.score.pass_cost
 
     def trained_share(self, examples: int) -> float:
         """How much of a member's cost is its training."""
@@ -80,138 +57,97 @@ class Ensemble:
 
     def described(self) -> dict[str, Any]:
         """For `Scores.made_with`."""
-        gradients = {"gradients": self.gradients} if self.kind == "grand" else {}
-        return {"models": self.models, "epochs": self.epochs, **gradients}
+        return {"models": self.models, "epochs": self.epochs, **self.score.options}
 
 
-def score_images(
-    config: TrainConfig,
-    images: ImageSet,
-    kind: str,
-    *,
-    models: int,
-    epochs: int,
-    gradients: str = "all",
-    display: Display | None = None,
-) -> Scores:
-    """Score a set's training images by models that are trained on them as `leantrain train` does, without a method.
+class Member(NamedTuple):
+    """A model of an ensemble after its training.
 
-    Args:
-        config: resolved settings; its epochs, method, budget and output are not used.
-        kind: "el2n", "grand", "forgetting" or "loss".
-        models: how many fresh models the score is the mean over.
-        epochs: how long each is trained; its schedule decays fully within them.
-        gradients: of "grand": "all" parameters, or the "last" layer's in closed form.
-        display: what the user sees.
+    Attributes:
+        model: as the score is to ask it.
+        batches: every example once, as inputs, targets and indices; read only if the model is asked.
+        correct: (epochs, N), which examples it had right in each epoch.
+        cost: what its training cost.
     """
-    from leantrain.train import Run
 
-    ensemble = Ensemble(kind, models, epochs, gradients)
-    display = display or Quiet()
-    length = len(images.train)
-    total, cost, started = torch.zeros(length, dtype=torch.float64), 0.0, time.perf_counter()
-    display.start(1, 0.0)
-    try:
-        for member, seed in enumerate(ensemble.seeds(config.seed)):
-            begun = time.perf_counter()
-            settings = dataclasses.replace(config, method="sgd", budget=None, epochs=epochs, seed=seed, out=None)
-            shown = _Share(display, member / models, 1 / models, ensemble.trained_share(length))
-            run = Run(settings, images, display=shown)
-            total += _ask_run(run, ensemble, shown)
-            cost += run.lean.cost + ensemble.pass_cost(length)
-            display.note(f"model {member + 1} of {models}: {time.perf_counter() - begun:.1f} s")
-    finally:
-        display.stop()
-    return Scores(
-        values=(total / models).float(),
-        ids=ids_of(images.train),
-        targets=images.train.targets,
-        classes=images.classes,
-        kind=kind,
-        cost=cost,
-        seconds=time.perf_counter() - started,
-        made_with={
-            **{name: getattr(config, name) for name in SETTINGS},
-            **ensemble.described(),
-            "fingerprint": images.fingerprint,
-        },
-    )
+    model: nn.Module
+    batches: Iterable[ScoringBatch]
+    correct: Tensor
+    cost: float
 
 
-class _Share(Quiet):
-    """Passes the steps of one member on as steps of the whole: first its training, then the pass over it."""
+class Outcome(NamedTuple):
+    """What an ensemble found, and what that took: mean scores (float32), cost in examples, and seconds."""
 
-    def __init__(self, whole: Display, start: float, span: float, trained: float) -> None:
-        self._whole, self._start, self._span, self._trained = whole, start, span, trained
-
-    def step(self, examples: int, progress: float) -> None:
-        self._whole.step(examples, self._start + self._span * self._trained * progress)
-
-    def asked(self, examples: int, progress: float) -> None:
-        self._whole.step(examples, self._start + self._span * (self._trained + (1 - self._trained) * progress))
+    values: Tensor
+    cost: float
+    seconds: float
 
 
-def _ask_run(run: Run, ensemble: Ensemble, shown: _Share) -> Tensor:
-    """Train one member and give its score of every example."""
-    correct: list[Tensor] = []
-    run.train_only(lambda: correct.append(run.lean.ledger["correct"].cpu().clone()))
-    if ensemble.kind == "forgetting":
-        return forgetting(torch.stack(correct))
-    # The gradient of each example by itself can be had of the plain module only, not through Fabric's wrapper.
-    model = run.module if ensemble.kind == "grand" else run._model
-    return score_pass(model, _evaluation_view(run, shown), ensemble.kind, len(run.images.train), ensemble.gradients)
+TrainMember = Callable[[int, int], AbstractContextManager[Member]]
+"""Trains the member of that number with that seed; the score is measured inside the context."""
 
 
-def _evaluation_view(run: Run, shown: _Share) -> Iterator[ScoringBatch]:
-    """The training images in order and without augmentation."""
-    from leantrain.train import test_batches
+def run_ensemble(ensemble: Ensemble, length: int, seed: int, train_member: TrainMember) -> Outcome:
+    """Train every member, ask it about every example, and average."""
+    started = time.perf_counter()
+    total, cost = torch.zeros(length, dtype=torch.float64), 0.0
+    for number, member_seed in enumerate(ensemble.seeds(seed)):
+        values, spent = _run_member(ensemble.score, length, train_member(number, member_seed))
+        total += values
+        cost += spent + ensemble.pass_cost(length)
+    return Outcome((total / ensemble.models).float(), cost, time.perf_counter() - started)
 
-    images, done = run.images, 0
-    for batch in test_batches(dataclasses.replace(images, test=images.train), run.config):
-        batch = batch.to(run.device)
-        yield run._augment.evaluate(batch.inputs), batch.targets, batch.index
-        done += len(batch.index)
-        shown.asked(len(batch.index), done / len(images.train))
+
+def _run_member(score: Score, length: int, trained: AbstractContextManager[Member]) -> tuple[Tensor, float]:
+    """A member's scores and the cost of its training. By itself, so that one model is gone when the next is trained."""
+    with trained as member:
+        if isinstance(score, RecordedScore):
+            return score.from_records(member.correct), member.cost
+        return score_pass(member.model, member.batches, score, length), member.cost
 
 
-# -- in a loop of one's own --------------------------------------------------------------------------------------------
+# -- with your own data set and models ---------------------------------------------------------------------------------
 
 
 def score(
     make_model: Callable[[], nn.Module],
     dataset: Any,
-    kind: str = "el2n",
+    kind: Score | str = "el2n",
     *,
-    models: int = 3,
-    epochs: int = 2,
+    models: int = MODELS,
+    epochs: int | None = None,
     batch_size: int = 128,
     lr: float = 0.1,
     device: torch.device | str | None = None,
     seed: int = 0,
-    gradients: str = "all",
+    gradients: str | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
     inputs: Key | None = None,
     targets: Key | None = None,
     view: Any = None,
     num_workers: int = 0,
 ) -> Scores:
-    """Score the examples of a data set of one's own with models of one's own, trained plainly by SGD.
+    """Score the examples of your own data set with your own models, trained plainly by SGD.
 
     The result depends on `seed` and not on torch's global generators, which are left as they were.
 
     Args:
-        make_model: gives a fresh model each time it is called.
+        make_model: returns a fresh model each time it is called.
         dataset: as for `attach`; its `ids` say who its examples are, else they are "0", "1", ….
-        kind: "el2n", "grand", "forgetting" or "loss".
+        kind: the name of a score ("el2n", "forgetting", "grand[gradients=last]", "loss", or one you registered), or a
+            `Score`.
         models: how many models the score is the mean over.
-        epochs: how long each is trained, with Nesterov momentum and a learning rate that falls to zero.
+        epochs: how long each is trained, with Nesterov momentum and a learning rate that falls to zero; default: what
+            suits the score.
         device: default: CUDA where there is one.
-        gradients: of "grand": "all" parameters, or the "last" layer's in closed form.
+        gradients: the same as `grand[gradients=…]`: "all" parameters, or the "last" layer's in closed form.
         collate, inputs, targets: as for `attach`.
         view: the same examples without augmentation, where `dataset` augments; the models are asked about these.
         num_workers: processes that load examples.
     """
-    ensemble = Ensemble(kind, models, epochs, gradients)
+    chosen = make_score(kind, gradients=gradients)
+    ensemble = Ensemble(chosen, models, chosen.epochs if epochs is None else epochs)
     check_dataset(dataset)
     if not 0 < lr < float("inf"):
         raise LeanError(f"lr is {lr}, but must be a finite number above 0.")
@@ -220,41 +156,46 @@ def score(
         raise LeanError(
             f"view has {len(view)} examples and the data set {length}; show the same ones in the same order."
         )
-    place = choose_device("auto" if device is None else str(device))
-    total, cost, started = torch.zeros(length, dtype=torch.float64), 0.0, time.perf_counter()
+    place = _find_device(device)
+    labels = torch.zeros(length, dtype=torch.int64)
     model: nn.Module | None = None
-    for member_seed in ensemble.seeds(seed):
+
+    @contextlib.contextmanager
+    def train_member(_: int, member_seed: int) -> Iterator[Member]:
+        nonlocal model
         with _seeded(member_seed, place):
             previous, model = model, make_model().to(place)
             if model is previous:
-                raise LeanError("make_model gave the same model twice; let it build a new one each time.")
+                raise LeanError("make_model returned the same model twice; let it build a new one each time.")
             lean = attach(
-                model, dataset, "sgd", epochs=epochs, seed=member_seed, collate=collate, inputs=inputs, targets=targets
-            )
-            correct, labels = _train(lean, lean.loader(batch_size, num_workers=num_workers), lr, place)
-            if kind == "forgetting":
-                total += forgetting(correct)
-            else:
-                keys = (0, 1) if hasattr(view, "batch") else find_keys(view[0], inputs, targets)
-                batches = planned_dataloader(
-                    PlannedDataset(view, collate, keys),
-                    InOrder(length, batch_size),
-                    generator=generator(0, "scoring"),  # or the workers' seed would come from torch's global generator
-                    num_workers=num_workers,
-                )
-                asked = ((b.inputs, b.targets, b.index) for b in (batch.to(place) for batch in batches))
-                total += score_pass(model, asked, kind, length, gradients)
-            cost += lean.cost + ensemble.pass_cost(length)
-    if not bool(total.isfinite().all()):
+                model, dataset, epochs=ensemble.epochs, seed=member_seed,
+                collate=collate, inputs=inputs, targets=targets,
+            )  # fmt: skip
+            correct = _train(lean, lean.loader(batch_size, num_workers=num_workers), lr, place, labels)
+            yield Member(model, asked(), correct, lean.cost)
+
+    def asked() -> Iterator[ScoringBatch]:
+        keys = (0, 1) if hasattr(view, "batch") else find_keys(view[0], inputs, targets)
+        for batch in planned_dataloader(
+            PlannedDataset(view, collate, keys),
+            InOrder(length, batch_size),
+            generator=generator(0, "scoring"),  # or the workers' seed would come from torch's global generator
+            num_workers=num_workers,
+        ):
+            batch = batch.to(place)
+            yield batch.inputs, batch.targets, batch.index
+
+    outcome = run_ensemble(ensemble, length, seed, train_member)
+    if not bool(outcome.values.isfinite().all()):
         raise LeanError(f"training with lr {lr:g} did not stay finite, and so the scores are not; try a smaller lr.")
     return Scores(
-        values=(total / models).float(),
+        values=outcome.values,
         ids=ids_of(dataset),
         targets=labels,
         classes=_class_names(dataset, int(labels.max()) + 1),
-        kind=kind,
-        cost=cost,
-        seconds=time.perf_counter() - started,
+        kind=chosen.name,
+        cost=outcome.cost,
+        seconds=outcome.seconds,
         made_with={
             "data": type(dataset).__name__,
             "model": type(getattr(model, "_orig_mod", model)).__name__,
@@ -264,6 +205,15 @@ def score(
             "seed": seed,
         },
     )
+
+
+def _find_device(name: torch.device | str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device  # with the number that "cuda" stands for
+    except (RuntimeError, AssertionError) as error:  # the second from a torch that was built without it
+        raise LeanError(f"device is '{name}', which torch cannot use here ({str(error).splitlines()[0]}).") from None
 
 
 @contextlib.contextmanager
@@ -278,11 +228,11 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _train(lean: Lean, loader: PlannedLoader, lr: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Train a member to its end; (epochs, N) of which examples it had right, and every example's label."""
+def _train(lean: Lean, loader: PlannedLoader, lr: float, device: torch.device, labels: Tensor) -> Tensor:
+    """Train a member to its end and fill in the labels; (epochs, N) of which examples it had right."""
     model = lean.model
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    correct, labels = [], torch.zeros(len(lean.ledger), dtype=torch.int64)
+    correct = []
     model.train()
     for _ in range(lean.epochs):
         for batch in loader:
@@ -292,7 +242,7 @@ def _train(lean: Lean, loader: PlannedLoader, lr: float, device: torch.device) -
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         correct.append(lean.ledger["correct"].cpu().clone())
-    return torch.stack(correct), labels
+    return torch.stack(correct)
 
 
 def _class_names(dataset: Any, count: int) -> tuple[str, ...]:

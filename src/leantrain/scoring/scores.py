@@ -1,4 +1,4 @@
-"""The scores file: what was found of every example, who they are, and what finding it cost."""
+"""The scores file: the score of every example, who the examples are, and what making the scores cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leantrain.files import write_atomically
 
 SUFFIXES = (".npz", ".parquet")
 _KEY = "leantrain_scores"
-"""Where a file keeps what is not per example, as JSON; also what tells a scores file from others."""
+"""Where a file keeps what is not per example, as JSON; it also distinguishes a scores file from others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +32,10 @@ class Scores:
         ids: who each example is, whatever part of the set is trained on; "0", "1", … where a data set does not say.
         targets: int64, their labels.
         classes: the names of the labels.
-        kind: "el2n", "grand", "forgetting", "loss", "use" or "combined".
+        kind: the name of a registered score, without its options; or "use" or "combined", which are computed.
         cost: what making them cost, in examples of plain training.
         seconds: how long it took.
-        made_with: plain values that say from what: data, model, epochs, seed, ….
+        made_with: plain values that say from what: data, model, epochs, seed, the score's own options, ….
     """
 
     values: Tensor
@@ -62,6 +62,8 @@ class Scores:
         """Write them to a `.npz` or `.parquet` file, whole or not at all."""
         path = Path(path)
         check_suffix(path)
+        if path.suffix == ".parquet":
+            _pyarrow()
         bad = int((~self.values.isfinite()).sum())
         if bad:
             raise LeanError(
@@ -103,9 +105,7 @@ class Scores:
         np.savez_compressed(file, **arrays)
 
     def _write_parquet(self, file: IO[bytes]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
+        pa, pq = _pyarrow()
         try:
             names = pa.array(self.ids, pa.string())
         except UnicodeEncodeError:
@@ -124,9 +124,21 @@ def ids_of(source: Any) -> tuple[str, ...]:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that says neither of the two formats."""
+    """Refuse a file name with neither of the two suffixes."""
     if path.suffix not in SUFFIXES:
         raise LeanError(f"scores are kept in {' or '.join(SUFFIXES)} files, and '{path}' is neither; rename it.")
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """Only parquet files need it, so the library does without."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise LeanError(
+            "scores in a .parquet file need pyarrow, which is not installed; pip install 'leantrain[cli]', or use .npz."
+        ) from None
+    return pyarrow, pyarrow.parquet
 
 
 def load(path: Path) -> Scores:
@@ -135,6 +147,8 @@ def load(path: Path) -> Scores:
     check_suffix(path)
     if not path.is_file():
         raise LeanError(f"there is no scores file '{path}'; make one with leantrain score --out '{path}'.")
+    if path.suffix == ".parquet":
+        _pyarrow()
     try:
         values, ids, targets, about = _read_npz(path) if path.suffix == ".npz" else _read_parquet(path)
         about["classes"] = tuple(about["classes"])
@@ -162,8 +176,7 @@ def _read_npz(path: Path) -> _Columns:
 
 
 def _read_parquet(path: Path) -> _Columns:
-    import pyarrow.parquet as pq
-
+    _, pq = _pyarrow()
     # Alone, or pyarrow would look for partitions in the names of the folders above.
     table = pq.ParquetFile(path, page_checksum_verification=True).read()
     about = json.loads((table.schema.metadata or {})[_KEY.encode()])

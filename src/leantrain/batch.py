@@ -1,0 +1,209 @@
+"""The batch: inputs, targets and example indices, which travel together from the data set to the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leantrain.forms import Form
+
+Key = str | int
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Inputs, targets and example indices, travelling together, so that no prefetching can part them.
+
+    Attributes:
+        data: what the data set's collate function made; `inputs` and `targets` are two of its entries.
+        index: int64, which example each target is. In a composite batch the first constituents of all inputs come
+            first, then the second ones.
+        weight: float32 per example, or None where each counts once.
+        form: how the examples are to be shown.
+        epoch: the epoch the batch belongs to.
+        position: its place in that epoch's plan.
+        total: what the batch's loss is divided by: the inputs of the whole batch, also in one of its `chunks`; over
+            several ranks the mean per rank, so that averaged gradients are the mean over all inputs.
+        cost: what training on it costs, on all ranks together.
+        padding: whether it only keeps this rank in step with others that have examples; it neither trains nor records.
+        last: whether the optimiser steps after it; False for all `chunks` but the last.
+        after: for a batch gathered from candidates, where the epoch stands once it is trained.
+        keys: where in `data` the inputs and the targets are.
+    """
+
+    data: Any
+    index: Tensor
+    weight: Tensor | None
+    form: Form
+    epoch: int
+    position: int
+    total: float
+    cost: float
+    last: bool = True
+    padding: bool = False
+    after: After | None = None
+    keys: tuple[Key, Key] = (0, 1)
+
+    def __len__(self) -> int:
+        """How many examples it shows."""
+        return len(self.index)
+
+    @property
+    def inputs(self) -> Any:
+        return self.data[self.keys[0]]
+
+    @property
+    def targets(self) -> Tensor:
+        targets: Tensor = self.data[self.keys[1]]
+        return targets
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
+        """The batch on another device."""
+
+        def move(x: Tensor) -> Tensor:
+            return x.to(device, non_blocking=non_blocking)
+
+        return self._map(move)
+
+    def pin_memory(self) -> Batch:
+        """The batch in pinned memory; the DataLoader's pinning thread calls this."""
+        return self._map(torch.Tensor.pin_memory)
+
+    def with_inputs(self, inputs: Any) -> Batch:
+        """The same batch with other inputs, for a transform that runs on the device."""
+        return dataclasses.replace(self, data=_replaced(self.data, self.keys[0], inputs))
+
+    def chunks(self, count: int) -> Iterator[Batch]:
+        """The batch in `count` parts for gradient accumulation.
+
+        The gradients of the parts' losses add up to the gradient of the whole batch's loss, also when the parts
+        differ in size: each loss is divided by the whole batch's inputs. Every rank gets as many parts as the others,
+        also where it has fewer inputs than they.
+        """
+        count = max(1, min(count, math.ceil(self.total)))
+        if count == 1:
+            yield self
+            return
+        whole = torch.arange(len(self.index), device=self.index.device).view(self.form.constituents, -1)
+        for number, part in enumerate(whole.tensor_split(count, dim=1)):
+            empty = part.numel() == 0
+            rows = (whole[:, :1] if empty else part).reshape(-1)  # the first input keeps this rank in step
+            taken = self.take(rows)
+            last = self.last and number == count - 1
+            yield dataclasses.replace(taken, cost=self.cost / count, last=last, padding=self.padding or empty)
+
+    def take(self, rows: Tensor) -> Batch:
+        """The batch with these of its examples only."""
+        select = functools.partial(torch.index_select, dim=0, index=rows)
+        weight = None if self.weight is None else select(self.weight)
+        data = _taken(self.data, select, rows, len(self.index))
+        return dataclasses.replace(self, data=data, index=select(self.index), weight=weight)
+
+    def joined(self, other: Batch) -> Batch:
+        """This batch with the examples of another one behind its own."""
+        weight = None
+        if self.weight is not None and other.weight is not None:
+            weight = torch.cat([self.weight, other.weight])
+        data = _joined(self.data, other.data, (len(self), len(other)))
+        return dataclasses.replace(self, data=data, index=torch.cat([self.index, other.index]), weight=weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its contents as tensors and plain values, for a checkpoint that keeps examples waiting for their batch."""
+        return {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "after"},
+            "data": _plain(self.data),
+            "form": [list(part) for part in self.form.parts],
+            "keys": list(self.keys),
+        }
+
+    @staticmethod
+    def from_state_dict(state: dict[str, Any]) -> Batch:
+        form = Form(tuple((name, value) for name, value in state["form"]))
+        return Batch(**{**state, "form": form, "keys": tuple(state["keys"])})
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        weight = None if self.weight is None else function(self.weight)
+        return dataclasses.replace(self, data=_tree(self.data, function), index=function(self.index), weight=weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class After:
+    """What holds once a batch gathered from candidates has been trained.
+
+    Attributes:
+        leftover: examples that were kept and wait for the next batch.
+        state: what the method knows from having looked at the candidates so far.
+    """
+
+    leftover: Batch | None
+    state: dict[str, Any]
+
+
+def _tree(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to every tensor of a nested collate result."""
+    if isinstance(data, Tensor):
+        return function(data)
+    if isinstance(data, Mapping):
+        return {key: _tree(value, function) for key, value in data.items()}
+    if isinstance(data, tuple | list):
+        return _sequence_like(data, [_tree(value, function) for value in data])
+    return data
+
+
+def _plain(data: Any) -> Any:
+    """A nested collate result of tensors, dicts, lists and tuples only, as a checkpoint may hold."""
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, tuple | list):
+        return [_plain(value) for value in data] if isinstance(data, list) else tuple(_plain(value) for value in data)
+    return data
+
+
+def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: int) -> Any:
+    """Some rows of a nested collate result: of its tensors, and of its columns of names, which are no tensors."""
+    if isinstance(data, Tensor):
+        return select(data) if data.ndim else data
+    if isinstance(data, Mapping):
+        return {key: _taken(value, select, rows, length) for key, value in data.items()}
+    if _is_column(data) and len(data) == length:
+        return _sequence_like(data, [data[row] for row in rows.tolist()])
+    if isinstance(data, tuple | list):
+        return _sequence_like(data, [_taken(value, select, rows, length) for value in data])
+    return data
+
+
+def _joined(first: Any, second: Any, lengths: tuple[int, int]) -> Any:
+    """Two nested collate results as one, the rows of every tensor and column behind the other's."""
+    if isinstance(first, Tensor):
+        return torch.cat([first, second]) if first.ndim else second
+    if isinstance(first, Mapping):
+        return {key: _joined(value, second[key], lengths) for key, value in first.items()}
+    if _is_column(first) and (len(first), len(second)) == lengths:
+        return _sequence_like(first, [*first, *second])
+    if isinstance(first, tuple | list):
+        # Like the second: the first may come from a checkpoint, which knows no named tuples.
+        return _sequence_like(second, [_joined(a, b, lengths) for a, b in zip(first, second, strict=True)])
+    return first
+
+
+def _is_column(data: Any) -> bool:
+    """Whether it is a plain list of one name, number or the like per example, as default_collate makes of strings."""
+    plain = isinstance(data, tuple | list) and not hasattr(data, "_fields")
+    return plain and not any(isinstance(entry, Tensor | Mapping | tuple | list) for entry in data)
+
+
+def _replaced(data: Any, key: Key, value: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {**data, key: value}
+    assert isinstance(key, int)
+    return _sequence_like(data, [value if position == key else entry for position, entry in enumerate(data)])
+
+
+def _sequence_like(data: Any, entries: list[Any]) -> Any:
+    return type(data)(*entries) if hasattr(data, "_fields") else type(data)(entries)  # a named tuple, or a plain one

@@ -1,0 +1,163 @@
+"""`leantrain compare`: methods side by side, each beside plain training that costs the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leantrain.cli.common import SettingsCommand, add_settings, console, free_folder, given_settings
+from leantrain.errors import LeanError
+from leantrain.run.config import PLAIN, TrainConfig, read_yaml
+
+NOT_IN_COMPARE = ("method", "budget", "tensorboard")
+
+
+@click.command("compare", cls=SettingsCommand)
+@click.option(
+    "--methods",
+    help=f'comma-separated, e.g. "rs2[keep=0.5],infobatch + progressive-resizing"; {PLAIN} is added',
+)
+@click.option("--seeds", type=int, help="runs per method, with seeds --seed, --seed + 1, … (default: 3)", metavar="N")
+@click.option(
+    "--controls/--no-controls", default=None, help="equal-budget plain training and RS2 for every method (default: on)"
+)
+@click.option("--margin", type=float, help="points that count as the same accuracy (default: 0.2)", metavar="X")
+@click.option("--jobs", type=int, default=1, help="runs at once; above 1 no times are given (default: 1)", metavar="N")
+@click.option("--resume", is_flag=True, help="go on with the comparison in --out, or add methods and seeds to it")
+@click.option("--from", "from_folder", type=Path, help="print the table of a comparison again", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
+@click.option("--config", "config_file", type=Path, help="YAML file of settings; flags win over it", metavar="FILE")
+def compare(
+    methods: str | None,
+    seeds: int | None,
+    controls: bool | None,
+    margin: float | None,
+    jobs: int,
+    resume: bool,
+    from_folder: Path | None,
+    as_json: bool,
+    config_file: Path | None,
+    **flags: Any,
+) -> int:
+    """Compare methods on your data, each beside plain training that costs the same.
+
+    \b
+    leantrain compare --methods mixtrain-cutmix --seeds 3 --out runs/compare
+    leantrain compare --out runs/compare --methods "random-backprop[keep=0.5]" --resume    adds a method
+    leantrain compare --from runs/compare                                                  prints it again
+    """
+    for name, value, low in (("--seeds", seeds, 1), ("--jobs", jobs, 1), ("--margin", margin, 0)):
+        if value is not None and not low <= value < math.inf:
+            raise LeanError(f"{name} is {value}, but must be a finite number of at least {low}.")
+    if from_folder is not None:
+        from leantrain.compare.folder import ComparisonFolder
+        from leantrain.compare.summary import summarise
+
+        _show(summarise(ComparisonFolder(from_folder)), as_json)
+        return 0
+    given = {} if config_file is None else _shared_settings(config_file)
+    given.update(given_settings(flags))
+    chosen = {"methods": methods, "seeds": seeds, "controls": controls, "margin": margin}
+    return _compare(given, {k: v for k, v in chosen.items() if v is not None}, jobs, resume, as_json)
+
+
+add_settings(compare, leave_out=NOT_IN_COMPARE)
+
+
+def _shared_settings(file: Path) -> dict[str, Any]:
+    """What of a config file all rows of a comparison share; a run's own config.yaml will do."""
+    settings = read_yaml(file)
+    if settings.get("budget") is not None:
+        raise LeanError(f"'{file}' sets budget, but a comparison sets it for its controls; take the line out.")
+    return {name: value for name, value in settings.items() if name not in (*NOT_IN_COMPARE, "out")}
+
+
+def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: bool, as_json: bool) -> int:
+    config = TrainConfig(**given)
+
+    import torch
+
+    from leantrain.compare.folder import ComparisonFolder
+    from leantrain.compare.settings import BASELINE, Settings, check_same, expected_total, split_methods
+    from leantrain.compare.summary import summarise
+    from leantrain.compare.training import Training
+    from leantrain.methods import chain
+    from leantrain.run.display import make_table_display
+    from leantrain.run.loop import Run
+    from leantrain.run.setup import load_images, resolve
+    from leantrain.run.signals import Interrupted
+
+    if "methods" in chosen:
+        chosen["methods"] = split_methods(chosen["methods"])
+    if config.out is None:
+        named = dataclasses.replace(config, model="compare", method="")
+        config = dataclasses.replace(config, out=str(free_folder(named)))
+    out = Path(config.out or "")
+    folder = ComparisonFolder(out)
+    if resume and not folder.holds_comparison:
+        raise LeanError(f"there is no comparison to resume in '{out}'; drop --resume to start one there.")
+    if folder.holds_comparison and not resume:
+        raise LeanError(f"'{out}' holds a comparison already; go on with it or add to it by --resume.")
+    if resume:
+        stored = folder.settings()
+        config = dataclasses.replace(stored.config, **given)
+        check_same(stored.config, config, list(given))
+        chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
+        chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
+        chosen = {"controls": stored.controls, "margin": stored.margin, **chosen}
+    else:
+        chosen = {"methods": (BASELINE, "mixtrain-cutmix"), "seeds": 3, **chosen}
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    images = load_images(config)
+    config = resolve(config, images)
+    Run(
+        dataclasses.replace(config, method=BASELINE), images
+    )  # what cannot be trained at all is reported before all else
+    settings = Settings(config, **chosen)
+    display = make_table_display()
+    training = Training(settings, folder, display)
+    total = expected_total(settings, len(images.train), images.image_size)
+    display.note(
+        f"comparing {', '.join(settings.methods)} with {BASELINE} on {config.data}: {config.model}, "
+        f"{config.epochs} epochs, {settings.seeds} seed{'s' * (settings.seeds > 1)}"
+        f"{', with controls' * settings.controls}; at most {total:,.0f} epochs in all"
+    )
+    for name in settings.methods:
+        for text in chain(name).warnings(config.epochs or 1):
+            display.note(f"warning: {text}")
+    code = 0
+    try:
+        training.train(jobs)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        code = stop.exit_code if isinstance(stop, Interrupted) else 130
+        display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")
+    summary = summarise(folder, settings, training.failures)
+    folder.write_summary(summary)
+    _show(summary, as_json)
+    from leantrain.report import write_report
+
+    click.echo(f"written to {out}; the page is {write_report([out])}", err=True)
+    return code
+
+
+def _show(summary: dict[str, Any], as_json: bool) -> None:
+    from leantrain.compare.table import comparison_table
+
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = 200
+    screen.print(comparison_table(summary))
+    for name, note in summary["notes"].items():
+        click.echo(f"{name}: {note}")
+    for name, reason in summary["failures"].items():
+        click.echo(f"failed: {name}: {reason}", err=True)

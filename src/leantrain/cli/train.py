@@ -1,0 +1,144 @@
+"""`leantrain train`: one training run, written to a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leantrain.cli.common import SettingsCommand, add_settings, console, free_folder, given_settings
+from leantrain.errors import LeanError
+from leantrain.run.config import OPERATIONAL, TrainConfig, read_yaml
+from leantrain.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from leantrain.run.loop import Run
+
+
+@click.command("train", cls=SettingsCommand)
+@click.option(
+    "--config", "config_file", type=Path, help="YAML file of these settings; flags win over it", metavar="FILE"
+)
+@click.option("--resume", is_flag=True, help="go on with the run in --out where it was cut")
+def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
+    """Train a model and write what came of it to a folder.
+
+    \b
+    leantrain train                                   scikit-learn's digits, in seconds
+    leantrain train --data cifar10 --train-limit 10000 --model resnet8 --epochs 16
+    leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
+    """
+    given = {} if config_file is None else read_yaml(config_file)
+    given.update(given_settings(flags))
+    return _train(given, resume)
+
+
+add_settings(train)
+
+
+def _train(given: dict[str, Any], resume: bool) -> int:
+    stored = _stored_settings(given, resume)
+    if "data" in given and stored and given["data"] != stored["data"]:
+        raise _changed("data", given["data"], stored["data"])
+    config = TrainConfig(**{**stored, **given})
+
+    # Only now the heavy half: a wrong flag is reported at once.
+    import torch
+
+    from leantrain.methods import chain
+    from leantrain.run.display import make_display, result_table
+    from leantrain.run.loop import Run
+    from leantrain.run.setup import load_images, resolve
+    from leantrain.run.signals import Interrupted
+
+    if config.tensorboard:
+        _need_tensorboard()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    images = load_images(config)
+    config = resolve(config, images)
+    for name in stored.keys() & given.keys() - OPERATIONAL:
+        if getattr(config, name) != stored[name]:
+            raise _changed(name, given[name], stored[name])
+    out = Path(config.out) if config.out else free_folder(config)
+    config = dataclasses.replace(config, out=str(out))
+    display = make_display()
+    run = Run(config, images, out, display)
+    if resume and (done := RunFolder(out).result()) is not None:
+        result = done
+        display.note(f"this run is finished; its result is in {out}")
+    else:
+        if not resume or not run.load_checkpoint():
+            run.check()
+            run.write_config()
+        display.note(_headline(run))
+        for text in chain(config.method).warnings(run.lean.epochs):
+            display.note(f"warning: {text}")
+        try:
+            result = run.train()
+        except Interrupted as stop:
+            command = f"leantrain train --out {shlex.quote(str(out))} --resume"
+            display.note(f"stopped and saved at step {run.steps}; go on with: {command}")
+            return stop.exit_code
+    console().print(result_table(result))
+    click.echo(f"written to {out}", err=True)
+    return 0
+
+
+def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:
+    """The settings of the run to resume; nothing for a new one, whose folder must not hold a run already."""
+    out = None if given.get("out") is None else Path(given["out"])
+    if resume and out is None:
+        raise LeanError("--resume needs --out DIR, the folder of the run to go on with.")
+    if out is not None and out.exists() and not out.is_dir():
+        raise LeanError(f"--out is '{out}', which is a file; choose a folder.")
+    folder = None if out is None else RunFolder(out)
+    if folder is not None and resume:
+        if not folder.holds_run:
+            raise LeanError(f"there is no run to resume in '{out}'; drop --resume to start one there.")
+        return read_yaml(folder.settings_file)
+    if folder is not None and folder.holds_run:
+        raise LeanError(f"'{out}' holds a run already; go on with it by --resume, or choose another --out.")
+    return {}
+
+
+def _changed(name: str, now: Any, before: Any) -> LeanError:
+    flag = "--" + name.replace("_", "-")
+    return LeanError(
+        f"{flag} is {now}, but the run to resume was started with {before}; "
+        f"drop {flag}, or start a new run in another --out."
+    )
+
+
+def _headline(run: Run) -> str:
+    """What will be trained, at what cost, for about how long."""
+    from leantrain.run.estimate import expected_cost, expected_seconds
+
+    config, images = run.config, run.images
+    parameters = sum(p.numel() for p in run.module.parameters())
+    cost = expected_cost(config, len(images.train), images.image_size)
+    bad = f" ({images.bad_images} bad images left out)" if images.bad_images else ""
+    start = f"resuming at step {run.steps}" if run.steps else "training"
+    return (
+        f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
+        f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes; {config.method}, "
+        f"{config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
+        f"cost {'about' if run.lean.decides_inside else 'at most'} {cost:.1f} epochs, "
+        f"about {_duration(expected_seconds(run))}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _need_tensorboard() -> None:
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        raise LeanError("--tensorboard needs the tensorboard package: pip install 'leantrain[tensorboard]'.") from None

@@ -1,0 +1,1 @@
+"""Several runs beside each other: which are compared, training them, summing them up, and what they show."""

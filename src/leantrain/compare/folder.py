@@ -1,0 +1,101 @@
+"""A comparison's folder: the one place that knows what `leantrain compare` writes, and how to read it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import yaml
+
+from leantrain.compare.settings import Entry, Settings
+from leantrain.errors import LeanError
+from leantrain.files import append_line, write_text
+from leantrain.run.config import TrainConfig
+from leantrain.run.folder import Json, RunFolder, read_json, read_rows
+
+
+class ComparisonFolder:
+    """What `leantrain compare` writes into a folder.
+
+    Attributes:
+        path: the folder.
+        settings_file: what is compared.
+        summary_file: what came of it.
+        turns_file: a line of JSON per epoch that was trained in turns, with its time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings_file = path / "compare.yaml"
+        self.summary_file = path / "compare.json"
+        self.turns_file = path / "turns.jsonl"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def holds_comparison(self) -> bool:
+        return self.settings_file.is_file()
+
+    def run(self, entry: Entry, seed: int) -> RunFolder:
+        """The run of one row and seed."""
+        return RunFolder(self.path / "runs" / entry.folder / f"seed-{seed}")
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def settings(self) -> Settings:
+        """What is compared.
+
+        Raises:
+            LeanError: the folder holds no comparison.
+        """
+        if not self.holds_comparison:
+            raise LeanError(f"there is no comparison in '{self}'; make one with `leantrain compare --out {self}`.")
+        try:
+            content = yaml.safe_load(self.settings_file.read_text())
+            return Settings(
+                TrainConfig(**content["train"]),
+                tuple(content["methods"]),
+                content["seeds"],
+                content["controls"],
+                content["margin"],
+            )
+        except (yaml.YAMLError, KeyError, TypeError) as error:
+            raise LeanError(f"'{self.settings_file}' cannot be read ({error}); remove it to start over.") from None
+
+    def write_settings(self, settings: Settings) -> None:
+        content = {
+            "methods": list(settings.methods),
+            "seeds": settings.seeds,
+            "controls": settings.controls,
+            "margin": settings.margin,
+            "train": dataclasses.asdict(settings.config),
+        }
+        write_text(self.settings_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+    def write_run_settings(self, entry: Entry, config: TrainConfig) -> Path:
+        """The settings of one run, for its own process."""
+        file = self.path / "settings" / f"{entry.folder}-seed{config.seed}.yaml"
+        settings = {name: value for name, value in dataclasses.asdict(config).items() if value is not None}
+        write_text(file, yaml.safe_dump(settings))
+        return file
+
+    def log_file(self, entry: Entry, seed: int) -> Path:
+        """What such a process says."""
+        return self.path / "settings" / f"{entry.folder}-seed{seed}.log"
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    def add_turn(self, turn: Json) -> None:
+        append_line(self.turns_file, json.dumps(turn))
+
+    def turns(self) -> list[Json]:
+        return read_rows(self.turns_file)
+
+    def write_summary(self, summary: Json) -> None:
+        write_text(self.summary_file, json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> Json | None:
+        """The summary as it was written last; None where there is none."""
+        return read_json(self.summary_file) if self.summary_file.exists() else None

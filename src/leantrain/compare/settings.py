@@ -1,0 +1,105 @@
+"""What is compared: the methods, their controls, the seeds, and the settings that all runs share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from leantrain.errors import LeanError
+from leantrain.methods import parse_method
+from leantrain.options import split_outside
+from leantrain.rng import derive
+from leantrain.run.config import OPERATIONAL, PLAIN, TrainConfig
+from leantrain.run.estimate import expected_cost
+from leantrain.run.names import legal_name
+
+BASELINE = PLAIN
+"""What every method is compared with."""
+
+RS2_ALONE = re.compile(r"rs2(\[[^\]]*\])?")  # needs no control of its own kind, but a chain with it does
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One row of the comparison: a method, or the control of one.
+
+    Attributes:
+        method: the method trained with, options in its name. A control's options may differ from seed to seed, as it
+            costs what its method really cost; then the name alone.
+        role: "baseline", "method", "equal-budget" (plain training at the method's cost) or "rs2" (random subsets at
+            the method's cost).
+        control_of: the method that a control belongs to.
+    """
+
+    method: str
+    role: str
+    control_of: str | None = None
+
+    @property
+    def label(self) -> str:
+        what = {"equal-budget": "plain, equal budget", "rs2": "RS2, equal budget"}
+        return self.method if self.control_of is None else f"{what[self.role]} ({self.control_of})"
+
+    @property
+    def folder(self) -> str:
+        name = self.method if self.control_of is None else f"{self.control_of}--{self.role}"
+        legal = legal_name(name, also=",[]")
+        # A method may name a file, whose path may be long, or differ from another one in a "/" or a space only.
+        return legal if legal == name and len(name) < 100 else f"{legal[:100]}-{derive(0, name):016x}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is compared: the settings of every run, the methods, the seeds, and whether controls are added."""
+
+    config: TrainConfig
+    methods: tuple[str, ...]
+    seeds: int
+    controls: bool = True
+    margin: float = 0.2
+
+    def entries(self) -> list[Entry]:
+        """All rows: the baseline first, then each method with its controls."""
+        rows = [Entry(BASELINE, "baseline")]
+        for method in self.methods:
+            if method == BASELINE:
+                continue
+            rows.append(Entry(method, "method"))
+            if self.controls:
+                rows.append(Entry(BASELINE, "equal-budget", method))
+                if not RS2_ALONE.fullmatch(method):
+                    rows.append(Entry("rs2", "rs2", method))
+        return rows
+
+    def seed_numbers(self) -> range:
+        return range(self.config.seed, self.config.seed + self.seeds)
+
+
+def split_methods(text: str) -> tuple[str, ...]:
+    """The methods of a comma-separated list, in canonical spelling; commas inside brackets separate options."""
+    parts = split_outside(text, ",")
+    names = tuple(dict.fromkeys(str(parse_method(part)) for part in parts if part.strip()))
+    if not names:
+        raise LeanError(f"--methods is '{text}', but must name at least one method; see `leantrain methods`.")
+    return names
+
+
+def check_same(stored: TrainConfig, now: TrainConfig, given: Sequence[str]) -> None:
+    """Refuse to mix runs of different settings in one table."""
+    for name in given:
+        if name not in OPERATIONAL and getattr(stored, name) != getattr(now, name):
+            flag = "--" + name.replace("_", "-")
+            raise LeanError(
+                f"{flag} is {getattr(now, name)}, but the comparison was started with {getattr(stored, name)}; "
+                f"drop {flag}, or choose another --out."
+            )
+
+
+def expected_total(settings: Settings, examples: int, side: int) -> float:
+    """About what the whole table costs, in epochs of plain training."""
+    total = 0.0
+    for entry in settings.entries():
+        method = entry.control_of or entry.method
+        total += expected_cost(dataclasses.replace(settings.config, method=method), examples, side)
+    return total * settings.seeds

@@ -1,0 +1,222 @@
+"""Training the runs of a comparison: in turns, so that their times can be compared, or several at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+import uuid
+from typing import Any
+
+from leantrain.compare.folder import ComparisonFolder
+from leantrain.compare.settings import BASELINE, Entry, Settings
+from leantrain.data import ImageSet
+from leantrain.run.config import TrainConfig
+from leantrain.run.display import Display, Quiet
+from leantrain.run.estimate import warm_up
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images, resolve
+from leantrain.run.signals import Interrupted, on_stop
+
+PHASES = (("baseline", "method"), ("equal-budget", "rs2"))
+"""Which roles are trained together: a control needs to know what its method cost."""
+
+
+class Training:
+    """Trains what a comparison lacks, seed by seed.
+
+    Args:
+        settings: what is compared.
+        folder: where it is written.
+        display: what the user sees.
+
+    Attributes:
+        failures: by row and seed, why a run failed.
+    """
+
+    def __init__(self, settings: Settings, folder: ComparisonFolder, display: Display | None = None) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.display: Display = display or Quiet()
+        self.failures: dict[str, str] = {}
+        self._session = uuid.uuid4().hex[:8]
+        self._running: Run | None = None
+        self._stop_signal = 0
+        self._done = 0.0  # share of the whole table
+
+    def train(self, jobs: int = 1) -> None:
+        """Train every missing run. One failing is noted in its row and the others go on."""
+        self.folder.write_settings(self.settings)
+        self.display.start(1, 0.0)
+        try:
+            with on_stop(self._stop):
+                if jobs > 1:
+                    self._train_in_processes(jobs)
+                else:
+                    for seed in self.settings.seed_numbers():
+                        self._train_seed(seed)
+        finally:
+            self.display.stop()
+
+    # -- in turns ----------------------------------------------------------------------------------------------------
+
+    def _train_seed(self, seed: int) -> None:
+        """Methods take turns, an epoch each, so that a slow minute of the machine falls on all alike."""
+        entries = self.settings.entries()
+        config = dataclasses.replace(self.settings.config, seed=seed)
+        images = load_images(config)
+        for phase in PHASES:
+            turns = [(e, run) for e in entries if e.role in phase and (run := self._open(e, config, images))]
+            while turns:
+                for entry, run in list(turns):
+                    if not self._turn(entry, run):
+                        turns.remove((entry, run))
+
+    def _open(self, entry: Entry, config: TrainConfig, images: ImageSet) -> Run | None:
+        """The run of one row and seed, where it stopped; None where it is finished or cannot be."""
+        folder = self.folder.run(entry, config.seed)
+        if folder.finished:
+            self._advance(1.0)
+            return None
+        try:
+            wanted = self._config_of(entry, config)
+            if wanted is None:
+                return None
+            run = Run(resolve(dataclasses.replace(wanted, out=str(folder)), images), images, folder.path)
+            if not run.load_checkpoint():
+                run.write_config()
+            warm_up(run)
+            self._leave_if_asked()
+            return run
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._fail(entry, config.seed, error)
+            return None
+
+    def _config_of(self, entry: Entry, config: TrainConfig) -> TrainConfig | None:
+        """A run's settings; a control's follow from what its method cost with that seed."""
+        if entry.control_of is None:
+            return dataclasses.replace(config, method=entry.method)
+        method = next(e for e in self.settings.entries() if e.method == entry.control_of and e.role == "method")
+        result = self.folder.run(method, config.seed).result()
+        if result is None:  # it failed, and so has nothing to be compared with
+            return None
+        share = result["cost_epochs"] / result["planned_epochs"]
+        if entry.role == "equal-budget":
+            return dataclasses.replace(config, method=BASELINE, budget=round(share, 6))
+        if share >= 1.0:
+            return None
+        return dataclasses.replace(config, method=f"rs2[keep={share:.6f}]")
+
+    def _turn(self, entry: Entry, run: Run) -> bool:
+        """Train one epoch of one run; says whether there is more to train."""
+        self._running = run
+        whole = run.lean.position == 0 or run.lean.epoch_done
+        before = run.lean.progress
+        try:
+            if not run.finished:
+                row = run.train_epoch()
+                if whole:  # an epoch cut by a stop was not trained in one go
+                    self._note_turn(entry, run.config.seed, row)
+            self._advance(run.lean.progress - before)
+            if run.finished:
+                result = run.write_result()
+                self.display.note(
+                    f"{entry.label}, seed {run.config.seed}: {result['test_accuracy']:.2%} "
+                    f"at a cost of {result['cost_epochs']:.1f} epochs"
+                )
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._fail(entry, run.config.seed, error)
+            return False
+        finally:
+            self._running = None
+        self._leave_if_asked()
+        return not run.finished
+
+    def _note_turn(self, entry: Entry, seed: int, row: dict[str, Any]) -> None:
+        turn = {"session": self._session, "row": entry.label, "seed": seed}
+        turn |= {name: row[name] for name in ("epoch", "seconds")}
+        self.folder.add_turn(turn)
+
+    def _fail(self, entry: Entry, seed: int, error: Exception) -> None:
+        reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
+        self.failures[f"{entry.label}, seed {seed}"] = reason
+        self.display.note(f"{entry.label}, seed {seed} failed: {reason}")
+
+    def _stop(self, number: int) -> None:
+        """A signal lets the run at hand save itself, then ends the comparison."""
+        self._stop_signal = number
+        if self._running is not None:
+            self._running.stop(number)
+
+    def _leave_if_asked(self) -> None:
+        if self._stop_signal:
+            raise Interrupted(self._stop_signal)
+
+    def _advance(self, share: float) -> None:
+        """One run's share of the whole table."""
+        total = len(self.settings.entries()) * self.settings.seeds
+        self._done += share / total
+        self.display.step(0, min(1.0, self._done))
+
+    # -- in processes ------------------------------------------------------------------------------------------------
+
+    def _train_in_processes(self, jobs: int) -> None:
+        """Several runs at once, each in its own process; for accuracies only, as they slow each other down."""
+        # Through the environment: the number of threads is not among a run's settings, and may differ on resume.
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)), **os.environ}
+        for phase in PHASES:
+            waiting = [
+                (entry, seed)
+                for seed in self.settings.seed_numbers()
+                for entry in self.settings.entries()
+                if entry.role in phase
+            ]
+            running: dict[subprocess.Popen[bytes], tuple[Entry, int]] = {}
+            try:
+                while waiting or running:
+                    while waiting and len(running) < jobs:
+                        entry, seed = waiting.pop(0)
+                        process = self._spawn(entry, seed, environment)
+                        if process is not None:
+                            running[process] = (entry, seed)
+                    for process in [p for p in running if p.poll() is not None]:
+                        self._collect(process, *running.pop(process))
+                    self._leave_if_asked()
+                    time.sleep(0.1)
+            finally:
+                for process in running:
+                    process.terminate()  # it saves a checkpoint and leaves
+                for process in running:
+                    process.wait()
+
+    def _spawn(self, entry: Entry, seed: int, environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
+        folder = self.folder.run(entry, seed)
+        if folder.finished:
+            self._advance(1.0)
+            return None
+        config = self._config_of(entry, dataclasses.replace(self.settings.config, seed=seed))
+        if config is None:
+            return None
+        file = self.folder.write_run_settings(entry, dataclasses.replace(config, out=str(folder)))
+        resume = ["--resume"] if folder.holds_run else []
+        command = [sys.executable, "-m", "leantrain", "train", "--config", str(file), *resume]
+        with open(self.folder.log_file(entry, seed), "wb") as log:  # a pipe would fill up and stop it
+            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+
+    def _collect(self, process: subprocess.Popen[bytes], entry: Entry, seed: int) -> None:
+        self._advance(1.0)
+        if process.returncode in (130, 143):
+            raise Interrupted(process.returncode - 128)
+        if process.returncode:
+            said = self.folder.log_file(entry, seed).read_text(errors="replace").strip()
+            self._fail(entry, seed, RuntimeError(said or f"it ended with code {process.returncode}"))
+        else:
+            result = self.folder.run(entry, seed).result()
+            assert result is not None
+            self.display.note(f"{entry.label}, seed {seed}: {result['test_accuracy']:.2%}")

@@ -1,0 +1,130 @@
+"""The draft: an epoch before it is cut into batches. Each method of a chain turns one draft into the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from leantrain.cost import training_cost
+from leantrain.errors import LeanError
+from leantrain.plan import Groups, Plan, Thinning, make_plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """Groups of examples with their form and weight. No example stands in it twice.
+
+    Every change gives a new draft. Choosing and weighing is done by place in `index`, and only while every example has
+    an input of its own.
+
+    Attributes:
+        groups: what is trained on; one form each.
+        thinning: set where the examples are candidates, of which some are trained on when their turn comes.
+        batches: the share of its batches that is trained on.
+    """
+
+    groups: tuple[Groups, ...]
+    thinning: Thinning | None = None
+    batches: float = 1.0
+
+    @staticmethod
+    def everything(length: int) -> Draft:
+        """What an epoch starts as: all examples, whole, with weight one."""
+        return Draft((Groups(torch.arange(length, dtype=torch.int32)),))
+
+    @property
+    def index(self) -> Tensor:
+        """int32, the examples of all groups, one after another."""
+        parts = [group.index.reshape(-1) for group in self.groups]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def __len__(self) -> int:
+        """How many examples it holds."""
+        return sum(group.index.numel() for group in self.groups)
+
+    @property
+    def cost(self) -> float:
+        """What training on it is expected to cost, in examples of plain training; skipped batches are not counted."""
+        whole = sum(training_cost(self._inputs(group), group.form.size) for group in self.groups)
+        each = 1.0 if self.thinning is None else self.thinning.cost
+        return whole * self.batches * each
+
+    def count_batches(self, batch_size: int) -> int:
+        """How many batches it is cut into."""
+        sizes = [(self._inputs(group), group.batch_size or batch_size) for group in self.groups]
+        return sum(math.ceil(inputs / size) for inputs, size in sizes)
+
+    def take(self, places: Tensor) -> Draft:
+        """These examples only, given by their places in `index`, in this order within each group."""
+        self._check_single()
+        if not len(places):
+            raise LeanError("a method left no example to train on; an epoch needs at least one.")
+        if len(self.groups) == 1:
+            return self._with([self.groups[0].take(places)])
+        groups, start = [], 0
+        for group in self.groups:
+            stop = start + group.index.numel()
+            groups.append(group.take(places[(places >= start) & (places < stop)] - start))
+            start = stop
+        return self._with(groups)
+
+    def keep(self, mask: Tensor) -> Draft:
+        """The examples that the mask, one bool per place in `index`, says."""
+        return self if bool(mask.all()) else self.take(mask.nonzero().squeeze(1))
+
+    def weigh(self, weight: Tensor) -> Draft:
+        """Every example's weight times its place's; what a loss is divided by stays the number of inputs."""
+        self._check_single()
+        parts: tuple[Tensor, ...] = weight.split_with_sizes([group.index.numel() for group in self.groups])
+        return self._with(
+            [
+                dataclasses.replace(group, weight=part if group.weight is None else group.weight * part)
+                for group, part in zip(self.groups, parts, strict=True)
+            ]
+        )
+
+    def show(self, name: str, value: float) -> Draft:
+        """All of it in that kind of form too, for example `show("shrunk", 0.5)`."""
+        if value == 1:
+            return self
+        return self._with([dataclasses.replace(group, form=group.form.also(name, value)) for group in self.groups])
+
+    def regroup(self, groups: Sequence[Groups]) -> Draft:
+        """The same examples in other groups, as a method makes that mixes some of them."""
+        return self._with(groups)
+
+    def thin(self, thinning: Thinning) -> Draft:
+        """All of it as candidates, thinned inside the epoch."""
+        return dataclasses.replace(self, thinning=thinning)
+
+    def skip_batches(self, share: float) -> Draft:
+        """A random share of its batches left out."""
+        return dataclasses.replace(self, batches=self.batches * (1.0 - share))
+
+    def cut(self, epoch: int, batch_size: int, rng: torch.Generator) -> Plan:
+        """The plan: shuffled, and cut into batches of one form each."""
+        plan = make_plan(epoch, self.groups, batch_size, rng)
+        if self.thinning is not None:
+            if len(set(plan.forms)) > 1:
+                raise LeanError(
+                    f"candidates are shown in {len(set(plan.forms))} forms in one epoch, but those kept of several "
+                    "batches train together; thin examples of one form only."
+                )
+            plan = dataclasses.replace(plan, thinning=self.thinning)
+        # Batches are in random order, so the first ones are random ones.
+        return plan if self.batches == 1.0 else plan.first(round(self.batches * len(plan)))
+
+    def _with(self, groups: Sequence[Groups]) -> Draft:
+        return dataclasses.replace(self, groups=tuple(group for group in groups if group.index.numel()))
+
+    def _check_single(self) -> None:
+        if any(group.form.constituents > 1 for group in self.groups):
+            raise LeanError("single examples cannot be chosen or weighed once they are mixed; do that before mixing.")
+
+    @staticmethod
+    def _inputs(group: Groups) -> int:
+        return group.index.shape[-1]

@@ -1,0 +1,28 @@
+"""Looking at a model without touching it: for every pass that scores examples and trains nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+@contextlib.contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode inside, and each back in its own mode after.
+
+    So BatchNorm keeps its statistics and nothing is dropped out. A model that draws random numbers in evaluation mode
+    too draws them from generators that are put back.
+    """
+    training = [module for module in model.modules() if module.training]
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True

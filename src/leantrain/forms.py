@@ -1,0 +1,159 @@
+"""Forms: how examples are shown to the model. Each kind of form is one class that knows all there is to know of it.
+
+A kind says what its inputs cost, which of its values a model takes, and how a batch is shown in it. It registers
+itself, and drafts, plans, costs and checkpoints handle it from then on. `shrinking.py` and `mixing.py` hold the
+built-in ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from leantrain.clock import Stopwatch
+from leantrain.ledger import Ledger
+from leantrain.registry import Registry
+
+if TYPE_CHECKING:
+    from leantrain.batch import Batch
+    from leantrain.mixing import Mixer
+
+
+class Answer(NamedTuple):
+    """What the model answers to a batch.
+
+    Attributes:
+        logits: (examples, classes).
+        shares: each example's share in its input's loss; None where every input shows one example.
+    """
+
+    logits: Tensor
+    shares: Tensor | None = None
+
+
+Ask = Callable[[Any], Answer]
+"""Shows inputs to the model, through whatever forms are still to be applied."""
+
+
+class Attached(NamedTuple):
+    """What a form may need of the run it is attached to.
+
+    Attributes:
+        model: the model that is trained.
+        example: two inputs as the model sees them, whole.
+        mixer: how the run's method mixes composites, if it does.
+        split_layer: where the user says that the model's last feature map is.
+        ledger: what is known about every example.
+        seed: what random choices derive from.
+        clock: for the time that showing takes.
+    """
+
+    model: nn.Module
+    example: Any
+    mixer: Mixer | None
+    split_layer: str | None
+    ledger: Ledger
+    seed: int
+    clock: Stopwatch
+
+
+class FormKind(ABC):
+    """One way of showing examples, with a number that says how far it goes, such as a scale or a share of tokens.
+
+    Subclass it, give it a `name`, write `size` and `show`, and decorate it with `leantrain.register_form`. One instance
+    is made per run, when a method of the run uses the form.
+    """
+
+    name: ClassVar[str]
+    order: ClassVar[int] = 0
+    """When it is applied to a batch: lower ones first. Composites are mixed at 10."""
+
+    def __init__(self, attached: Attached) -> None:
+        self.attached = attached
+
+    @classmethod
+    def size(cls, value: float) -> float:
+        """What an input of this form costs, as a share of a whole one."""
+        return 1.0
+
+    @classmethod
+    def constituents(cls, value: float) -> int:
+        """How many examples one input shows."""
+        return 1
+
+    @classmethod
+    def combined(cls, first: float, second: float) -> float:
+        """The value where two methods of a chain ask for this form."""
+        return first * second
+
+    def fit(self, value: float) -> float:
+        """The nearest value that the model takes; a LeanError where there is none. Asked before an epoch needs it."""
+        return value
+
+    @abstractmethod
+    def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
+        """Change the inputs of a batch and `ask` the model about them."""
+
+
+FORMS: Registry[FormKind] = Registry("form")
+register_form = FORMS.register
+
+
+class Form(NamedTuple):
+    """How the examples of a batch are shown; one form per batch, so shapes stay static. `Form()` is whole.
+
+    Attributes:
+        parts: the kinds that are applied, by name, each with its value, in the order in which they are applied.
+    """
+
+    parts: tuple[tuple[str, float], ...] = ()
+
+    @staticmethod
+    def of(**values: float) -> Form:
+        """The form of these kinds, for example `Form.of(shrunk=0.5, composite=2)`."""
+        form = Form()
+        for name, value in values.items():
+            form = form.also(name, value)
+        return form
+
+    def also(self, name: str, value: float) -> Form:
+        """This form with one more kind, or with one of its kinds taken further."""
+        kind, values = FORMS.find(name), dict(self.parts)
+        name = kind.name  # which an alias may stand for
+        values[name] = kind.combined(values[name], value) if name in values else value
+        return self._sorted(values)
+
+    def fitted(self, kinds: dict[str, FormKind]) -> Form:
+        """The nearest form that the model takes; what is as good as whole is left out."""
+        values = {name: kinds[name].fit(value) for name, value in self.parts}
+        return self._sorted({name: value for name, value in values.items() if value != 1})
+
+    def alone(self) -> Form:
+        """The same for a single example: without the kinds that put several into one input."""
+        return Form(tuple(part for part in self.parts if FORMS[part[0]].constituents(part[1]) == 1))
+
+    @staticmethod
+    def _sorted(values: dict[str, float]) -> Form:
+        return Form(tuple(sorted(values.items(), key=lambda part: (FORMS[part[0]].order, part[0]))))
+
+    @property
+    def constituents(self) -> int:
+        """How many examples one input shows."""
+        count = 1
+        for name, value in self.parts:
+            count *= FORMS[name].constituents(value)
+        return count
+
+    @property
+    def size(self) -> float:
+        """What an input costs, as a share of a whole one."""
+        share = 1.0
+        for name, value in self.parts:
+            share *= FORMS[name].size(value)
+        return share
+
+
+WHOLE = Form()

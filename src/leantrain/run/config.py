@@ -1,0 +1,146 @@
+"""The settings of a training run: one dataclass, from which flags, help, checks and config.yaml derive."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leantrain.errors import LeanError, nearest
+from leantrain.options import check, convert, option, scalar_type
+
+PLAIN = "plain"
+"""The method that trains on every example in every epoch; what all others are compared with."""
+
+
+def _flag(group: str, default: Any, help: str, **limits: Any) -> Any:
+    return option(default, help, group=group, flag=True, **limits)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Every setting of `leantrain train`. None means: chosen to suit the data and the machine.
+
+    Operational settings may change when a run is resumed; the others decide what is computed and may not.
+    """
+
+    data: str = _flag(
+        "Data",
+        "digits",
+        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, or parquet",
+    )
+    data_root: str | None = _flag(
+        "Data", None, "where sets known by name are kept (default: ~/.cache/leantrain-data)", operational=True
+    )
+    train_limit: int | None = _flag("Data", None, "train on the first N of a fixed, class-balanced permutation", low=2)
+    validation: float = _flag(
+        "Data", 0.0, "share held out of the training part and evaluated on instead of the test set", low=0.0, below=1.0
+    )
+    image_size: int | None = _flag("Data", None, "side in pixels that a folder's images are brought to", low=4)
+    skip_bad_images: bool = _flag("Data", False, "leave out images that cannot be read, and count them")
+
+    model: str | None = _flag("Model", None, "resnet8, resnet20, any timm name, or torchvision/NAME")
+    width: int | None = _flag("Model", None, "width of resnet8's or resnet20's first stage", low=1)
+    pretrained: bool = _flag("Model", False, "start from the published weights")
+    weights: str | None = _flag("Model", None, "start from a .safetensors or .pt file")
+    dropout: float = _flag("Model", 0.0, "dropout before the classifier", low=0.0, below=1.0)
+
+    method: str = _flag(
+        "Training",
+        PLAIN,
+        'which examples to train on, e.g. "infobatch + progressive-resizing"; see `leantrain methods`',
+    )
+    epochs: int | None = _flag("Training", None, "epochs the run stands for", low=1, high=32767)
+    budget: float | None = _flag(
+        "Training", None, "spend this share of what plain training costs, schedule fully decayed", above=0.0
+    )
+    batch_size: int = _flag("Training", 128, "examples (or composites) per optimiser step", low=1)
+    optimizer: str = _flag("Training", "sgd", "sgd has Nesterov momentum", choices=("sgd", "adam", "adamw"))
+    lr: float | None = _flag(
+        "Training",
+        None,
+        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.2, adam and adamw 0.001)",
+        above=0.0,
+    )
+    momentum: float = _flag("Training", 0.9, "of sgd", low=0.0, below=1.0)
+    weight_decay: float = _flag("Training", 5e-4, "on all weights but biases and normalisation", low=0.0)
+    clip: float | None = _flag("Training", None, "largest gradient norm", above=0.0)
+    schedule: str = _flag(
+        "Training", "linear", 'linear, onecycle, cosine, step, constant; with options "step[every=30,factor=0.1]"'
+    )
+    label_smoothing: float = _flag(
+        "Training", 0.0, "of the loss that is minimised; recorded losses stay clean", low=0.0, below=1.0
+    )
+    seed: int = _flag("Training", 0, "what every random choice derives from", low=0)
+
+    precision: str = _flag(
+        "Speed", "auto", "auto: bf16 where the hardware has it", choices=("auto", "fp32", "bf16", "fp16")
+    )
+    accumulate: int = _flag("Speed", 1, "compute each batch in N parts, to save memory", low=1)
+    channels_last: bool = _flag("Speed", True, "memory format of images and convolutions")
+    compile: bool = _flag("Speed", False, "torch.compile the model")
+    workers: int | None = _flag(
+        "Speed",
+        None,
+        "processes that decode images (default: 0 for sets in memory, else up to 8)",
+        low=0,
+        operational=True,
+    )
+    pin_memory: bool | None = _flag("Speed", None, "page-locked host memory (default: with CUDA)", operational=True)
+    device: str = _flag("Speed", "auto", "auto, cpu, cuda, cuda:1, mps", operational=False)
+    threads: int | None = _flag("Speed", None, "CPU threads (default: torch's)", low=1)
+
+    eval_every: int = _flag("Output", 1, "epochs between evaluations; the last epoch is always evaluated", low=1)
+    checkpoint_every: int | None = _flag(
+        "Output", None, "steps between checkpoints (default: at the end of every epoch)", low=1, operational=True
+    )
+    history: bool = _flag("Output", True, "keep every example's loss of every epoch in OUT/history", operational=True)
+    tensorboard: bool = _flag("Output", False, "also write TensorBoard logs to OUT/tensorboard", operational=True)
+    out: str | None = _flag(
+        "Output", None, "folder for results and checkpoints (default: runs/DATA-MODEL-METHOD-SEED)", operational=True
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(TrainConfig)}
+OPERATIONAL = frozenset(name for name, field in FIELDS.items() if field.metadata.get("operational"))
+
+
+def from_mapping(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings from YAML or flags as the types of the dataclass; unknown names are refused with the nearest match."""
+    hints = typing.get_type_hints(TrainConfig)
+    settings = {}
+    for name, value in values.items():
+        key = str(name).replace("-", "_")
+        if key not in FIELDS:
+            raise LeanError(f"{where} has no setting '{name}'.{nearest(key, FIELDS)}")
+        if value is None and FIELDS[key].default is not None:
+            raise LeanError(f"{where}: {name} has no value; give one or take the line out.")
+        settings[key] = convert(scalar_type(hints[key]), value, f"{where}: {name}")
+    return settings
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file of settings; what a run wrote beside them (`made_with`) is left out."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise LeanError(f"the config file '{path}' cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LeanError(f"the config file '{path}' is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(content, dict):
+        raise LeanError(f"the config file '{path}' must hold 'name: value' lines.")
+    content.pop("made_with", None)
+    return from_mapping(content, str(path))
+
+
+def default_workers(in_memory: bool) -> int:
+    """Sets in memory need no worker; decoding keeps up to eight processes busy, less one core for the training."""
+    return 0 if in_memory else max(1, min(8, (os.cpu_count() or 2) - 1))

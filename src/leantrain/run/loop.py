@@ -1,0 +1,451 @@
+"""The training loop, on Lightning Fabric: precision, accumulation, schedule, checkpoints and what a run writes down."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from leantrain.batch import Batch
+from leantrain.data import Augment, ImageSet
+from leantrain.errors import LeanError, LeanWarning
+from leantrain.lean import Lean
+from leantrain.methods import NeedsScores, ScoreRequest, chain, parse_method
+from leantrain.rng import derive
+from leantrain.run import machine, tensorboard
+from leantrain.run.config import TrainConfig
+from leantrain.run.display import Display, Notes, Quiet
+from leantrain.run.evaluate import Evaluation, evaluate
+from leantrain.run.finite import NotFinite, not_finite_in
+from leantrain.run.folder import RunFolder
+from leantrain.run.generators import Generators
+from leantrain.run.setup import (
+    build_model,
+    build_optimizer,
+    evaluation_batches,
+)
+from leantrain.run.signals import Interrupted, on_stop
+from leantrain.schedule import parse_schedule
+from leantrain.scoring.kinds import parse_score
+from leantrain.scoring.scores import Scores, load
+
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # our own first line says the precision
+FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
+
+
+class Run:
+    """One training run, epoch by epoch, so that several can take turns.
+
+    A run draws from its own generators; those of the process are as before whenever it is not its turn.
+
+    Args:
+        config: resolved settings.
+        images: the data set.
+        out: where to write; None keeps everything in memory.
+        display: what the user sees.
+    """
+
+    def __init__(
+        self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None
+    ) -> None:
+        assert config.model is not None and config.epochs is not None
+        self.config = config
+        self.images = images
+        self.folder = None if out is None else RunFolder(out)
+        self.display: Display = display or Quiet()
+        self.device = torch.device(config.device)
+        self.rows: list[dict[str, Any]] = []
+        self.evaluation: Evaluation | None = None
+        self.steps = 0
+        self.stop_signal = 0
+        self._timing = {"seconds": 0.0, "data": 0.0, "total": 0.0}
+        self._generators = Generators(self.device, derive(config.seed, "run"))
+        self._schedule = parse_schedule(config.schedule)
+        self.fabric = Fabric(
+            accelerator=self.device.type,
+            devices=[self.device.index or 0] if self.device.type == "cuda" else 1,
+            precision=machine.FABRIC_PRECISION[config.precision],  # type: ignore[arg-type]
+        )
+        self.module = self._build_model()
+        self._optimizer = build_optimizer(config, self.module, self.device)
+        trained = cast(nn.Module, torch.compile(self.module)) if config.compile else self.module
+        self.model, self._fabric_optimizer = self.fabric.setup(trained, self._optimizer)
+        self.augment = Augment(images, config.seed, self.device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LeanWarning)  # the command says what it warns of itself
+            self.lean = Lean(
+                self.model,
+                images.train,
+                parse_method(config.method),
+                epochs=config.epochs,
+                budget=config.budget,
+                seed=config.seed,
+                label_smoothing=config.label_smoothing,
+                prepare=self.augment,
+                example=self._example_inputs(),
+            )
+        self._loader = self.lean.loader(config.batch_size, **self._loader_options())
+        self._never_finite = not_finite_in(self.module)  # a mask of -inf is as it should be
+        self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
+
+    # -- what it is made of ------------------------------------------------------------------------------------------
+
+    def _build_model(self) -> nn.Module:
+        # A checkpoint replaces the weights to start from.
+        model = build_model(self.config, self.images, fresh=self.folder is None or not self.folder.has_checkpoint)
+        model = model.to(self.device)
+        return model.to(memory_format=torch.channels_last) if self.config.channels_last else model  # type: ignore[call-overload,no-any-return]
+
+    def _example_inputs(self) -> Tensor:
+        inputs, _ = self.images.train.batch(torch.arange(min(2, len(self.images.train))), -1)
+        return self.augment.evaluate(inputs.to(self.device))
+
+    def _loader_options(self) -> dict[str, Any]:
+        workers = self.config.workers or 0
+        persistent = {"persistent_workers": True, "prefetch_factor": 4} if workers else {}
+        return {"num_workers": workers, "pin_memory": bool(self.config.pin_memory), **persistent}
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.lean.finished and bool(self.rows) and self.rows[-1]["epoch"] == self.lean.epoch
+
+    def train_epoch(self) -> dict[str, Any]:
+        """Train the next epoch, or the rest of one that was cut, evaluate when due and write the epoch down."""
+        self._make_scores()
+        with self._generators:
+            written = self.rows[-1]["epoch"] if self.rows else -1
+            if not (self.lean.epoch_done and written < self.lean.epoch):  # else: cut between its last step and its row
+                self._train_batches()
+            return self._finish_epoch()
+
+    def _train_batches(self) -> None:
+        started, waited = time.perf_counter(), self._loader.waited
+        batches = iter(self._loader)
+        lean, display = self.lean, self.display
+        display.epoch(lean.epoch, len(self._loader) + int(lean.epoch_totals["steps"]), int(lean.epoch_totals["steps"]))
+        self.model.train()
+        for batch in batches:
+            self._timing["data"] += self._loader.waited - waited
+            waited = self._loader.waited
+            self._step(batch)
+            display.step(len(batch), lean.progress)
+            if self.steps % FINITE_EVERY == 0:
+                self._check_finite()
+            every = self.config.checkpoint_every
+            if self.stop_signal or (every and self.steps % every == 0):
+                started = self._lap(started)
+                self.save_checkpoint()
+                started = time.perf_counter()
+            self._leave_if_asked()
+        self._lap(started)
+        self._check_finite()
+
+    def check(self) -> None:
+        """Plan the first epoch, so that options which do not fit the data are reported before anything is written."""
+        methods = chain(self.lean.method)
+        for _, method in methods.having(NeedsScores):
+            if method.score_request.file is not None:
+                load(Path(method.score_request.file))  # one that is missing is reported before others are made
+        if self.lean.score_request is not None:
+            self.lean.check_affordable(methods.scores_cost * len(self.images.train))
+        else:
+            self.lean.start_epoch(self.config.batch_size)
+
+    def _make_scores(self) -> None:
+        """Train the short ensembles that the method's scores come from; their cost and their time are this run's.
+
+        Beside the run they survive a cut, and can be looked at or re-used by another one.
+        """
+        from leantrain.run.scores import score_images
+
+        number, made = 0, dict[ScoreRequest, Scores]()
+        while (request := self.lean.score_request) is not None and request.file is None:
+            if request in made:  # two methods ask for the same, which is made and paid for once
+                self.lean.use_scores(made[request], reused=True)
+                continue
+            number += 1
+            file = None if self.folder is None else self.folder.scores_file(number)
+            scores = load(file) if file is not None and file.exists() else None
+            if scores is None or not self._are_own(scores, request):
+                many = f"{request.models} model{'s' * (request.models > 1)}"
+                self.display.note(f"scoring: {many} of {request.epochs} epoch{'s' * (request.epochs > 1)} each")
+                scores = score_images(
+                    self.config,
+                    self.images,
+                    request.score,
+                    models=request.models,
+                    epochs=request.epochs,
+                    display=_UntilStopped(self),
+                )
+                if file is not None:
+                    scores.save(file)
+            made[request] = scores
+            self.lean.use_scores(scores)
+            self._timing["seconds"] += scores.seconds
+            self._timing["total"] += scores.seconds
+
+    def _are_own(self, scores: Scores, request: ScoreRequest) -> bool:
+        """Whether scores that lie beside the run are those that it would make."""
+        score, made = parse_score(request.score), scores.made_with
+        options = {name: made.get(name) for name in score.options}
+        own = (request.models, request.epochs, self.config.seed, self.images.fingerprint)
+        same = own == tuple(made.get(name) for name in ("models", "epochs", "seed", "fingerprint"))
+        return same and scores.kind == score.name and options == score.options
+
+    def _lap(self, started: float) -> float:
+        """Add the time since `started` to the epoch's clock, once the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self._timing["seconds"] += now - started
+        self._timing["total"] += now - started
+        return now
+
+    def _step(self, batch: Batch) -> None:
+        config = self.config
+        rate = self.learning_rate
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        total = torch.zeros((), device=self.device)
+        for part in batch.chunks(config.accumulate):
+            loss = self.lean.loss(part)
+            self.fabric.backward(loss)
+            total += loss.detach()
+        if config.clip:
+            self.fabric.clip_gradients(
+                self.model, self._fabric_optimizer, max_norm=config.clip, error_if_nonfinite=False
+            )
+        self._fabric_optimizer.step()
+        self._fabric_optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        # A flag on the device, read now and then: asking every step would make the host wait for the GPU.
+        self._bad_step = torch.where((self._bad_step < 0) & ~total.isfinite(), self.steps, self._bad_step)
+
+    @property
+    def learning_rate(self) -> float:
+        assert self.config.lr is not None and self.config.epochs is not None
+        return self.config.lr * self._schedule.at(self.lean.progress, self.config.epochs)
+
+    def _check_finite(self, weights: bool = False) -> None:
+        """Stop a run gone wrong; before a checkpoint by weights and statistics too. Synchronises with the device."""
+        step = int(self._bad_step)
+        if step >= 0:
+            raise self._not_finite(step, "loss")
+        if weights and not_finite_in(self.module) - self._never_finite:
+            raise self._not_finite(self.steps, "largest weight or BatchNorm statistic")
+
+    def _not_finite(self, step: int, what: str) -> NotFinite:
+        kept = self.folder is not None and self.folder.has_checkpoint
+        return NotFinite(
+            f"the {what} was not finite at step {step} (epoch {self.lean.epoch + 1}) with --lr {self.config.lr:g}; "
+            "try a smaller --lr, --clip 1 or --precision fp32"
+            + (" in a new --out; the last good checkpoint is kept." if kept else ".")
+        )
+
+    def _finish_epoch(self) -> dict[str, Any]:
+        lean, timing = self.lean, dict(self._timing)
+        due = (lean.epoch + 1) % self.config.eval_every == 0 or lean.finished
+        started = time.perf_counter()
+        self.evaluation = self.evaluate() if due else self.evaluation
+        if self.evaluation is not None and not math.isfinite(self.evaluation.loss):
+            raise self._not_finite(self.steps, "test loss")
+        evaluated = self.evaluation if due else None
+        row = {
+            "epoch": lean.epoch,
+            "progress": lean.progress,
+            **lean.report(),
+            "test_loss": evaluated.loss if evaluated else None,
+            "test_accuracy": evaluated.accuracy if evaluated else None,
+            "lr": self.learning_rate,
+            **lean.epoch_totals,
+            "total_cost": lean.cost,
+            "seconds": timing["seconds"],
+            "total_seconds": timing["total"],
+            "data_seconds": timing["data"],
+            "eval_seconds": time.perf_counter() - started,
+        }
+        self.rows.append(row)
+        self._timing.update(seconds=0.0, data=0.0)
+        if self.folder is not None:
+            self.folder.add_row(row)
+            if self.config.history:
+                self.folder.write_epoch(lean.ledger, lean.epoch)
+            if self.config.tensorboard:
+                tensorboard.log_epoch(self.folder.tensorboard, row)
+            self.save_checkpoint()
+        self.display.row(row)
+        if "note" in row:
+            self.display.note(f"note: {row['note']}")
+        if timing["data"] > 0.5 * timing["seconds"] and timing["seconds"] > 1:
+            self.display.note(
+                f"note: {timing['data'] / timing['seconds']:.0%} of this epoch was spent waiting for data; "
+                f"more --workers (now {self.config.workers}) or smaller images would help more than a faster model."
+            )
+        self._leave_if_asked()
+        return row
+
+    def _leave_if_asked(self) -> None:
+        if self.stop_signal:
+            raise Interrupted(self.stop_signal)
+
+    def stop(self, number: int) -> None:
+        """Save a checkpoint after the step at hand and leave with `Interrupted`."""
+        self.stop_signal = number
+
+    def train(self) -> dict[str, Any]:
+        """Train to the end and write the result; signals save a checkpoint and raise `Interrupted`."""
+        assert self.config.epochs is not None
+        self.display.start(self.config.epochs, self.lean.progress)
+        try:
+            with on_stop(self.stop):
+                while not self.finished:
+                    self.train_epoch()
+        finally:
+            self.display.stop()
+        return self.write_result()
+
+    def train_only(self, after_epoch: Callable[[], None] = lambda: None) -> None:
+        """Train to the end and neither evaluate nor write: for a model whose only purpose is to score examples."""
+        with self._generators:
+            while not self.lean.finished:
+                self._train_batches()
+                after_epoch()
+
+    # -- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Evaluation:
+        return evaluate(self.model, self._test_batches(), len(self.images.classes))
+
+    def _test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in evaluation_batches(self.images.test, self.config):
+            batch = batch.to(self.device)
+            yield self.augment.evaluate(batch.inputs), batch.targets
+
+    # -- what it writes ----------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Any]:
+        """The outcome, as result.json holds it."""
+        evaluation = self.evaluation or self.evaluate()  # a finished run that is resumed has none in memory
+        config, length = self.config, len(self.images.train)
+        tested = [row["test_accuracy"] for row in self.rows if row["test_accuracy"] is not None]
+        return {
+            "method": config.method,
+            "data": config.data,
+            "model": config.model,
+            "seed": config.seed,
+            "evaluated_on": self.images.evaluated_on,
+            "test_accuracy": evaluation.accuracy,
+            "best_test_accuracy": max(tested),
+            "test_loss": evaluation.loss,
+            "macro_f1": evaluation.macro_f1,
+            "worst_class_accuracy": evaluation.worst_class_accuracy,
+            "calibration_error": evaluation.calibration_error,
+            "class_accuracy": dict(zip(self.images.classes, evaluation.class_accuracy, strict=True)),
+            "train_examples": length,
+            "test_examples": len(self.images.test),
+            "epochs": len(self.rows),
+            "planned_epochs": config.epochs,
+            "steps": self.steps,
+            "examples": self.lean.examples,
+            "cost": self.lean.cost,
+            "cost_epochs": self.lean.cost / length,
+            "train_seconds": self._timing["total"],
+            "peak_memory_mb": machine.peak_memory_mb(self.device),
+            "bad_images": self.images.bad_images,
+            "scores": self._about_scores(),
+        }
+
+    def _about_scores(self) -> dict[str, Any] | None:
+        summary = self.lean.scores_summary
+        return summary and {**summary, "cost_epochs": summary["cost"] / len(self.images.train)}
+
+    def write_result(self) -> dict[str, Any]:
+        result = self.result()
+        if self.folder is not None:
+            self.folder.write_weights(self.module.state_dict(), str(self.config.model))
+            self.folder.write_result(result)
+        return result
+
+    def write_config(self) -> None:
+        """config.yaml: every setting, and what it was made with."""
+        assert self.folder is not None
+        made_with = {
+            **machine.describe(self.device),
+            "data_fingerprint": self.images.fingerprint,
+            "classes": list(self.images.classes),
+        }
+        self.folder.write_config(self.config, made_with)
+
+    def save_checkpoint(self) -> None:
+        """Everything needed to go on bit for bit. Synchronises with the device; never saves a run gone wrong."""
+        if self.folder is None:
+            return
+        self._check_finite(weights=True)
+        self.folder.write_checkpoint(
+            {
+                "identity": self._identity(),
+                "model": self.module.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "scaler": self.fabric.strategy.precision.state_dict(),
+                "lean": self.lean.state_dict(),
+                "steps": self.steps,
+                "rows": len(self.rows),
+                "timing": dict(self._timing),
+                "generators": self._generators.now(),
+            },
+        )
+
+    def load_checkpoint(self) -> bool:
+        """Go on from the last checkpoint, if there is one; the metrics of later epochs are dropped and made again."""
+        assert self.folder is not None
+        self.folder.remove_leftovers()
+        path = self.folder.checkpoint_file
+        saved = self.folder.checkpoint()
+        if saved is None:
+            self.folder.keep_rows(0)
+            return False
+        for name, now in self._identity().items():
+            if saved["identity"].get(name) != now:
+                raise LeanError(
+                    f"'{path}' belongs to a run with {name} {saved['identity'].get(name)}, not {now}; "
+                    "resume with that one, or choose another --out."
+                )
+        try:
+            self.module.load_state_dict(saved["model"])
+            self._optimizer.load_state_dict(saved["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise LeanError(
+                f"'{path}' does not fit the model {self.config.model} ({str(error).splitlines()[0].rstrip(':')}); "
+                "choose another --out."
+            ) from None
+        self.fabric.strategy.precision.load_state_dict(saved["scaler"])
+        self.lean.load_state_dict(saved["lean"])
+        self.steps, self._timing = saved["steps"], saved["timing"]
+        self._generators.set(saved["generators"])
+        self.rows = self.folder.keep_rows(saved["rows"])
+        return True
+
+    def _identity(self) -> dict[str, Any]:
+        return {"model": self.config.model, "data": self.images.fingerprint, "method": self.config.method}
+
+
+class _UntilStopped(Notes):
+    """The display of models that are trained for a run's scores: its notes, and an end when the run is to stop."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.display)
+        self._run = run
+
+    def step(self, examples: int, progress: float) -> None:
+        self._run.display.scoring(progress)
+        self._run._leave_if_asked()

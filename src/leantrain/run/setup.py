@@ -1,0 +1,116 @@
+"""From settings to what a run is made of: the data, the settings that were left open, the model, the optimiser."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from leantrain import data
+from leantrain.batch import Batch
+from leantrain.data import Images, ImageSet
+from leantrain.errors import LeanError
+from leantrain.loader import InOrder, PlannedDataset, planned_dataloader
+from leantrain.methods import parse_method
+from leantrain.models import build, default_model
+from leantrain.rng import generator
+from leantrain.run import machine
+from leantrain.run.config import TrainConfig, default_workers
+from leantrain.run.folder import RunFolder
+from leantrain.schedule import parse_schedule
+
+
+def load_images(config: TrainConfig) -> ImageSet:
+    """The data set that the settings name."""
+    return data.load(
+        config.data,
+        config.data_root,
+        train_limit=config.train_limit,
+        validation=config.validation,
+        seed=config.seed,
+        skip_bad_images=config.skip_bad_images,
+        image_size=config.image_size,
+    )
+
+
+def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
+    """Fill in what the user left open, to suit the data and the machine."""
+    device = machine.choose_device(config.device)
+    base_lr = 0.2 if config.optimizer == "sgd" else 0.001
+    chosen: dict[str, Any] = {
+        "device": str(device),
+        "precision": machine.choose_precision(config.precision, device),
+        "model": config.model or default_model(images.image_size, len(images.train), device.type),
+        "epochs": config.epochs or default_epochs(len(images.train)),
+        "lr": config.lr or base_lr * config.batch_size / 128,
+        "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
+        "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
+    }
+    parse_schedule(config.schedule)  # a mistake in either is reported before anything starts
+    chosen["method"] = str(parse_method(config.method))
+    return dataclasses.replace(config, **chosen)
+
+
+def default_epochs(examples: int) -> int:
+    """Small sets need more passes: about 800,000 examples in all, between 16 and 40 epochs."""
+    return max(16, min(40, round(800_000 / examples)))
+
+
+def build_model(config: TrainConfig, images: ImageSet, *, fresh: bool = True) -> nn.Module:
+    """The model that the settings name, for this data set.
+
+    Args:
+        fresh: load the published weights or those of a file where the settings ask for them; a saved model replaces
+            them, so then they need not be there any more.
+    """
+    assert config.model is not None
+    return build(
+        config.model,
+        classes=len(images.classes),
+        channels=images.channels,
+        image_size=images.image_size,
+        width=config.width,
+        dropout=config.dropout,
+        pretrained=config.pretrained and fresh,
+        weights=Path(config.weights) if config.weights is not None and fresh else None,
+        seed=config.seed,
+    )
+
+
+def load_saved(model: nn.Module, folder: RunFolder, config: TrainConfig, images: ImageSet) -> None:
+    """Give a model the weights that a run saved; refused where they do not fit."""
+    try:
+        model.load_state_dict(folder.weights())
+    except RuntimeError as error:
+        raise LeanError(
+            f"the weights in '{folder}' do not fit {config.model} with {len(images.classes)} classes of "
+            f"{config.data} ({str(error).splitlines()[0].rstrip(':')}); use the data that it was trained on."
+        ) from None
+
+
+def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """Weight decay on matrices and kernels only; fused where the device has it (Fabric cannot clip fp16 then)."""
+    assert config.lr is not None
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    fused = device.type in ("cpu", "cuda") and not (config.clip and config.precision == "fp16")
+    kernel: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=config.lr, **kernel)
+
+
+def evaluation_batches(part: Images, config: TrainConfig) -> Iterator[Batch]:
+    """Any part of a data set in order and without augmentation, through the same loader as training."""
+    sampler = InOrder(len(part), max(config.batch_size, 256))
+    options = {"num_workers": config.workers or 0, "pin_memory": bool(config.pin_memory)}
+    dataset = PlannedDataset(part, None, (0, 1))
+    return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))

@@ -1,0 +1,180 @@
+"""The loop itself: what a person sees, what a slow disk or loader does to it, and that its speed-ups change nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import pty
+import resource
+import subprocess
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from leantrain.data import ImageSet
+from leantrain.run.config import TrainConfig
+from leantrain.run.display import Quiet
+from leantrain.run.finite import NotFinite, not_finite_in
+from leantrain.run.loop import Run
+from leantrain.run.setup import default_epochs, load_images, resolve
+from program import SMALL, command
+
+
+def make_run(**settings: Any) -> Run:
+    config = TrainConfig(**{"width": 4, "train_limit": 120, "batch_size": 32, "epochs": 2, **settings})
+    images = load_images(config)
+    return Run(resolve(config, images), images)
+
+
+def trained(run: Run) -> dict[str, Tensor]:
+    run.train()
+    return run.module.state_dict()
+
+
+class Notes(Quiet):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+class Slow:
+    """A part of a set whose loader takes its time."""
+
+    def __init__(self, part: Any) -> None:
+        self.part, self.targets = part, part.targets
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        time.sleep(0.4 if epoch >= 0 else 0.0)
+        pair: tuple[Tensor, Tensor] = self.part.batch(indices, epoch)
+        return pair
+
+
+def test_waiting_for_data_more_than_for_compute_is_reported() -> None:
+    plain = make_run()
+    slow: ImageSet = dataclasses.replace(plain.images, train=Slow(plain.images.train))  # type: ignore[arg-type]
+    notes = Notes()
+    Run(plain.config, slow, display=notes).train_epoch()
+    assert any("waiting for data" in text and "--workers" in text for text in notes.said)
+
+
+def test_a_terminal_gets_bars_with_throughput_and_time_left(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    words = command("train", *SMALL, "--epochs", 3, "--out", tmp_path / "o")
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+    assert process.wait() == 0
+    text = seen.decode(errors="replace")
+    for word in ("epoch 3/3", "examples/s", "run, %", "0:00:0"):
+        assert word in text
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # less than a checkpoint
+
+    words = command("train", *SMALL, "--epochs", 2, "--out", tmp_path / "o")
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limit)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "checkpoint.pt' cannot be written" in last
+    assert "--out" in last
+    assert "Traceback" not in done.stderr
+    assert sorted(p.name for p in (tmp_path / "o").iterdir()) == ["config.yaml", "history", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(precision: str) -> None:
+    first, again, other = (trained(make_run(seed=seed, dropout=0.2, precision=precision)) for seed in (0, 0, 1))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_training_leaves_the_global_generators_alone() -> None:
+    before = torch.get_rng_state()
+    trained(make_run(dropout=0.2, method="mixtrain-cutmix", epochs=4))
+    assert torch.get_rng_state().equal(before)
+
+
+def test_runs_that_take_turns_do_not_disturb_each_other() -> None:
+    alone = trained(make_run(dropout=0.2))
+    one, other = make_run(dropout=0.2), make_run(dropout=0.2, seed=5)
+    while not one.finished:
+        one.train_epoch()
+        other.train_epoch()
+    assert all(torch.equal(alone[name], tensor) for name, tensor in one.module.state_dict().items())
+
+
+def test_accumulation_differs_from_the_large_batch_by_batch_norm_alone() -> None:
+    settings = {"precision": "fp32", "model": "convnext_atto", "width": None, "train_limit": 12, "batch_size": 6}
+    whole, parts = (make_run(accumulate=n, **settings) for n in (1, 4))
+    for run in (whole, parts):  # ConvNeXt has no BatchNorm
+        run.train_epoch()
+    assert whole.steps == parts.steps
+    for name, tensor in whole.module.state_dict().items():
+        torch.testing.assert_close(tensor, parts.module.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_that_are_not_finite_are_not_saved_as_a_good_checkpoint(tmp_path: Path) -> None:
+    config = TrainConfig(width=4, train_limit=64, batch_size=32, epochs=2)
+    images = load_images(config)
+    run = Run(resolve(config, images), images, tmp_path)
+    run.train_epoch()
+    saved = (tmp_path / "checkpoint.pt").read_bytes()
+    next(b for b in run.module.buffers() if b.is_floating_point())[0] = torch.nan
+    with pytest.raises(NotFinite, match="last good checkpoint is kept"):
+        run.save_checkpoint()
+    assert (tmp_path / "checkpoint.pt").read_bytes() == saved
+
+
+def test_a_buffer_that_starts_with_infinities_stops_no_run(tmp_path: Path) -> None:
+    run = make_run()
+    run.module.register_buffer("mask", torch.full((2,), -torch.inf))
+    assert not_finite_in(run.module) == {"mask"}
+    run._never_finite = not_finite_in(run.module)
+    run._check_finite(weights=True)
+
+
+@pytest.mark.parametrize(("examples", "epochs"), [(1_437, 40), (30_000, 27), (50_000, 16), (1_200_000, 16)])
+def test_small_sets_get_more_epochs(examples: int, epochs: int) -> None:
+    assert default_epochs(examples) == epochs
+
+
+def test_weight_decay_spares_biases_and_normalisation() -> None:
+    run = make_run()
+    for group in run._optimizer.param_groups:
+        assert all((p.ndim > 1) == (group["weight_decay"] > 0) for p in group["params"])
+
+
+@pytest.mark.parametrize("method", ["sgd", "selective-backprop", "progressive-resizing"])
+def test_a_run_that_is_let_go_takes_its_loader_along(method: str) -> None:
+    # Else the workers of every finished run of a comparison would live on, and fail noisily at its end.
+    run = make_run(method=method)
+    run.train()
+    loader = weakref.ref(run._loader)
+    gc.disable()
+    try:
+        del run
+        assert loader() is None
+    finally:
+        gc.enable()
