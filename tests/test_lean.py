@@ -127,7 +127,7 @@ def test_the_report_is_of_the_epoch_that_ended_also_when_the_next_is_planned() -
 
 @pytest.mark.parametrize("budget", [0.05, 0.31, 0.37, 0.4, 0.66, 0.75, 0.9, 1.3])
 def test_under_a_budget_only_the_last_epoch_is_cut(budget: float) -> None:
-    lean = leantrain.attach(model_of(), small_set(160), epochs=10, budget=budget)
+    lean = leantrain.attach(model_of(), small_set(160), "plain", epochs=10, budget=budget)
     loader, lengths = lean.loader(10), []
     while not lean.finished:
         for batch in loader:
@@ -227,7 +227,7 @@ def test_state_dict_loads_without_executing_code(tmp_path: Any) -> None:
 
 
 def test_state_of_another_run_is_refused() -> None:
-    state = leantrain.attach(model_of(), small_set(), epochs=2, budget=0.5).state_dict()
+    state = leantrain.attach(model_of(), small_set(), "plain", epochs=2, budget=0.5).state_dict()
     with pytest.raises(LeanError, match=r"budget 0\.5, this one None"):
         leantrain.attach(model_of(), small_set(), epochs=2).load_state_dict(state)
 

@@ -79,13 +79,21 @@ def test_cost_counts_inputs_by_their_pixels_not_examples() -> None:
     assert sum(plan[b].cost for b in range(len(plan))) == pytest.approx(plan.cost)
 
 
-def test_truncated_spends_what_is_left_and_at_least_one_batch() -> None:
+def test_truncated_spends_what_is_left_to_the_example_and_at_least_one_batch() -> None:
     plan = whole_plan(0, torch.arange(100), 10, generator(0))
-    assert plan.truncated(34).cost == 30
-    assert plan.truncated(36).cost == 40  # the nearest, not the most that fits
-    assert plan.truncated(34).order.equal(plan.order[:30])
+    assert plan.truncated(30).order.equal(plan.order[:30])
+    cut = plan.truncated(34)
+    assert cut.cost == 34 and cut.order.equal(plan.order[:34])
+    assert cut.offsets.diff().tolist() == [10, 10, 7, 7]  # no batch so small that BatchNorm would suffer
+    assert plan.truncated(3).offsets.diff().tolist() == [3]
     assert plan.truncated(1000) is plan
-    assert len(plan.truncated(0.5)) == 1
+    assert len(plan.truncated(0.1)) == 1
+
+
+def test_truncated_takes_composites_by_whole_batches() -> None:
+    pairs = Groups(torch.arange(40, dtype=torch.int32).view(2, 20), Form.of(composite=2))
+    plan = make_plan(0, [pairs], 5, generator(0))
+    assert plan.truncated(12).cost == 10 and plan.truncated(13).cost == 15
 
 
 def test_weights_stay_with_their_examples() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leantrain.forms import Form
+from leantrain.forms import WHOLE, Form
 
 Key = str | int
 
@@ -35,6 +35,7 @@ class Batch:
         last: whether the optimiser steps after it; False for all `chunks` but the last.
         after: for a batch gathered from candidates, where the epoch stands once it is trained.
         keys: where in `data` the inputs and the targets are.
+        given: the part of the form in which the data set gave them already.
     """
 
     data: Any
@@ -49,6 +50,7 @@ class Batch:
     padding: bool = False
     after: After | None = None
     keys: tuple[Key, Key] = (0, 1)
+    given: Form = WHOLE
 
     def __len__(self) -> int:
         """How many examples it shows."""
@@ -119,13 +121,14 @@ class Batch:
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "after"},
             "data": _plain(self.data),
             "form": [list(part) for part in self.form.parts],
+            "given": [list(part) for part in self.given.parts],
             "keys": list(self.keys),
         }
 
     @staticmethod
     def from_state_dict(state: dict[str, Any]) -> Batch:
-        form = Form(tuple((name, value) for name, value in state["form"]))
-        return Batch(**{**state, "form": form, "keys": tuple(state["keys"])})
+        form, given = (Form(tuple((name, value) for name, value in state[which])) for which in ("form", "given"))
+        return Batch(**{**state, "form": form, "given": given, "keys": tuple(state["keys"])})
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         weight = None if self.weight is None else function(self.weight)

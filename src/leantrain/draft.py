@@ -5,13 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from leantrain.cost import training_cost
 from leantrain.errors import LeanError
+from leantrain.forms import FORMS
 from leantrain.plan import Groups, Plan, Thinning, make_plan
+
+
+class Stage(NamedTuple):
+    """A part of an epoch that is shown in one form.
+
+    Attributes:
+        cost: what is spent in it before the next stage begins, in examples of plain training.
+        value: how far the form goes in it, such as the side as a share of the full one.
+    """
+
+    cost: float
+    value: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +39,13 @@ class Draft:
         groups: what is trained on; one form each.
         thinning: set where the examples are candidates, of which some are trained on when their turn comes.
         batches: the share of its batches that is trained on.
+        stages: by kind of form, how far it goes in the epoch's first batches and in those that follow.
     """
 
     groups: tuple[Groups, ...]
     thinning: Thinning | None = None
     batches: float = 1.0
+    stages: tuple[tuple[str, tuple[Stage, ...]], ...] = ()
 
     @staticmethod
     def everything(length: int) -> Draft:
@@ -48,7 +64,10 @@ class Draft:
 
     @property
     def cost(self) -> float:
-        """What training on it is expected to cost, in examples of plain training; skipped batches are not counted."""
+        """What training on it is expected to cost, in examples of plain training; skipped batches are not counted.
+
+        As if its stages were whole, for which a plan must be cut first.
+        """
         whole = sum(training_cost(self._inputs(group), group.form.size) for group in self.groups)
         each = 1.0 if self.thinning is None else self.thinning.cost
         return whole * self.batches * each
@@ -93,6 +112,15 @@ class Draft:
             return self
         return self._with([dataclasses.replace(group, form=group.form.also(name, value)) for group in self.groups])
 
+    def show_stages(self, name: str, stages: Sequence[Stage]) -> Draft:
+        """Its batches in that kind of form, going as far as each stage says; the last stage takes what is left.
+
+        So a form can change inside an epoch, where the batches of a draft are otherwise shown in any order.
+        """
+        if len(stages) == 1:
+            return self.show(name, stages[0].value)
+        return dataclasses.replace(self, stages=(*self.stages, (name, tuple(stages))))
+
     def regroup(self, groups: Sequence[Groups]) -> Draft:
         """The same examples in other groups, as a method makes that mixes some of them."""
         return self._with(groups)
@@ -116,7 +144,10 @@ class Draft:
                 )
             plan = dataclasses.replace(plan, thinning=self.thinning)
         # Batches are in random order, so the first ones are random ones.
-        return plan if self.batches == 1.0 else plan.first(round(self.batches * len(plan)))
+        plan = plan if self.batches == 1.0 else plan.first(round(self.batches * len(plan)))
+        for name, stages in self.stages:
+            plan = _staged(plan, name, stages)
+        return plan
 
     def _with(self, groups: Sequence[Groups]) -> Draft:
         return dataclasses.replace(self, groups=tuple(group for group in groups if group.index.numel()))
@@ -128,3 +159,22 @@ class Draft:
     @staticmethod
     def _inputs(group: Groups) -> int:
         return group.index.shape[-1]
+
+
+def _staged(plan: Plan, name: str, stages: Sequence[Stage]) -> Plan:
+    """The plan with its batches shown in stages, each of the number of batches that comes nearest to its cost."""
+    costs, values, start = plan.costs(), torch.ones(len(plan), dtype=torch.float64), 0
+    for stage in stages:
+        here = costs[start:] * FORMS[name].size(stage.value)
+        last = stage is stages[-1]
+        stop = len(plan) if last else start + int((here.cumsum(0) - here / 2 <= stage.cost + 1e-6).sum())
+        values[start:stop] = stage.value
+        start = stop
+    pairs = torch.stack([plan.form_of.double(), values], dim=1)
+    found, form_of = torch.unique(pairs, dim=0, return_inverse=True)
+    forms = [(plan.forms[int(form)], value) for form, value in found.tolist()]
+    return dataclasses.replace(
+        plan,
+        forms=tuple(form if value == 1 else form.also(name, value) for form, value in forms),
+        form_of=form_of,
+    )

@@ -8,7 +8,7 @@ built-in ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
@@ -130,6 +130,14 @@ class Form(NamedTuple):
         """The nearest form that the model takes; what is as good as whole is left out."""
         values = {name: kinds[name].fit(value) for name, value in self.parts}
         return self._sorted({name: value for name, value in values.items() if value != 1})
+
+    def value(self, name: str) -> float:
+        """How far a kind goes in it; 1 where it is not part of it."""
+        return dict(self.parts).get(name, 1.0)
+
+    def of_kinds(self, names: Collection[str]) -> Form:
+        """Only the parts of these kinds."""
+        return Form(tuple(part for part in self.parts if part[0] in names))
 
     def alone(self) -> Form:
         """The same for a single example: without the kinds that put several into one input."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from leantrain.batch import Batch, Key
 from leantrain.clock import Stopwatch
-from leantrain.cost import scoring_cost
+from leantrain.cost import scoring_cost, training_cost
 from leantrain.errors import LeanError, LeanWarning
 from leantrain.forms import WHOLE
 from leantrain.ledger import Ledger, world_size
@@ -25,11 +25,10 @@ from leantrain.methods import (
     Learns,
     Method,
     Moment,
-    Plain,
     ScoreRequest,
     Seen,
     Thins,
-    as_method,
+    choose_method,
 )
 from leantrain.methods import chain as as_chain
 from leantrain.plan import Plan, PlannedBatch
@@ -55,7 +54,7 @@ class Lean:
         model: the model that is trained. Wrap it (DDP, Fabric, compile) before or after; assign `lean.model` then.
         dataset: a map-style data set of (input, class index), or of dicts.
         method: a method or a chain of methods, or its text such as `"random-backprop[keep=0.25]"` or
-            `"infobatch + progressive-resizing"`.
+            `"infobatch + progressive-resizing"`. Default: `lean` where there is a budget, else plain training.
         epochs: how many epochs the run stands for.
         budget: the share of the plain run's cost to spend; the run then ends when it is spent, and `progress` is
             the share of it spent.
@@ -76,7 +75,7 @@ class Lean:
         self,
         model: nn.Module,
         dataset: Any,
-        method: Method | str = Plain.name,
+        method: Method | str | None = None,
         *,
         epochs: int,
         budget: float | None = None,
@@ -101,7 +100,7 @@ class Lean:
             raise LeanError(
                 f"label_smoothing is {label_smoothing}, but your own criterion does its own smoothing; drop one."
             )
-        self.method = as_method(method)
+        self.method, self.budget = choose_method(method, budget)
         """As it was given; a single method, or a chain."""
         self._chain: Chain = as_chain(self.method)
         for text in self._chain.warnings(epochs):
@@ -115,9 +114,8 @@ class Lean:
         """Examples trained so far."""
         self.cost = 0.0
         """Cost spent so far, in examples of plain training."""
-        self.budget = budget
         self.clock = Stopwatch()
-        self._total_cost = None if budget is None else budget * epochs * len(dataset)
+        self._total_cost = None if self.budget is None else self.budget * epochs * len(dataset)
         self._prepare = prepare
         self._states = self._chain.init_all(self.ledger)
         self._given = GivenScores(self._chain)
@@ -151,6 +149,13 @@ class Lean:
             self.seed,
             self.clock,
         )
+        if self.note is not None:
+            warnings.warn(self.note, LeanWarning, stacklevel=2)
+
+    @property
+    def note(self) -> str | None:
+        """What the model does not take of the method's ways of showing examples, where the run goes on without."""
+        return self._presenter.note
 
     @property
     def model(self) -> nn.Module:
@@ -207,10 +212,9 @@ class Lean:
         if self._plan is None:
             return 0.0
         start, end = self._span
+        if self._spends:  # what the epoch will cost is not known, but what was spent is
+            return 1.0 if self.finished else min(1.0, self._spent_share)
         done = self._done_cost / self._plan.cost
-        if self._plan.thinning is not None and self._total_cost is not None and end < 1.0:
-            # What the epoch will cost is not known, but what was spent is; only the last epoch must end at 1.
-            return min(end, (self.cost - self._given.paid) / (self._total_cost - self._given.paid))
         if self._plan.thinning is not None:  # how many of its candidates had their turn is known too
             waits = 0.5 if self._done >= len(self._plan) and self._leftover is not None else 0.0
             done = (self._done - waits) / len(self._plan)
@@ -219,7 +223,28 @@ class Lean:
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or the budget is spent."""
+        if self._spends:
+            return self.epoch_done and (self._is_spent or self._done_cost == 0)
         return self._span[1] >= 1.0 and self.epoch_done
+
+    @property
+    def _spends(self) -> bool:
+        """Whether the run goes on until its budget is spent, as what an epoch costs shows afterwards only."""
+        return self._total_cost is not None and self._plan is not None and self._plan.thinning is not None
+
+    @property
+    def _spent_share(self) -> float:
+        """What is spent of the budget, without the scores that were paid for before the first epoch."""
+        assert self._total_cost is not None
+        return (self.cost - self._given.paid) / (self._total_cost - self._given.paid)
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether what is left of the budget, once those that wait are trained, is not worth a batch of its own."""
+        assert self._total_cost is not None and self._plan is not None
+        size, waiting = self._plan.forms[-1].size, 0 if self._leftover is None else len(self._leftover)
+        left = self._total_cost - self.cost - training_cost(waiting, size)
+        return left < 0.5 * training_cost(self._planned_for, size)
 
     @property
     def score_request(self) -> ScoreRequest | None:
@@ -255,11 +280,13 @@ class Lean:
                 "`leantrain score` and give the file as scores=FILE, or call lean.use_scores."
             )
         self._planned_for, self._resumed = batch_size, False
-        paid = self._given.paid
-        total = None if self._total_cost is None else self._total_cost - paid
-        start = self._span[1] if total is None else min(1.0, (self.cost - paid) / total)
+        budgeted = self._total_cost is not None
+        start = min(1.0, self._spent_share) if budgeted else self._span[1]
         left = math.inf if self._total_cost is None else self._total_cost - self.cost
-        moment = Moment(self.epoch + 1, start, self.epochs, batch_size, self._presenter.side, left)
+        shown = self._presenter
+        moment = Moment(
+            self.epoch + 1, start, self.epochs, batch_size, shown.side, left, budget=self.budget, kinds=shown.kinds
+        )
         self._agree()
         rng = generator(self.seed, "plan", moment.epoch)
         selection = functools.partial(self.clock.measure, "selection", torch.device("cpu"))
@@ -268,14 +295,14 @@ class Lean:
         with selection():
             # Fitted before the cost is asked for, which follows from the sizes really shown.
             plan = self._presenter.fitted(draft.cut(moment.epoch, batch_size, rng))
-        if total is None:
+        if not budgeted:
             end = min(1.0, (moment.epoch + 1) / self.epochs)
         else:
-            planned = len(plan)
-            plan = plan.truncated(left)
+            planned = plan.cost
+            plan = plan.truncated(left) if plan.thinning is None else plan
             # Cut, or what would be left is not worth a batch of its own: this epoch is the last one.
-            is_last = len(plan) < planned or left - plan.cost < 0.5 * plan.cost / len(plan)
-            end = 1.0 if is_last else min(1.0, (self.cost - paid + plan.cost) / total)
+            is_last = plan.cost < planned or left - plan.cost < 0.5 * plan.cost / len(plan)
+            end = 1.0 if is_last else min(1.0, start + (1.0 - start) * plan.cost / left)
         self._plan, self._done, self._leftover, self._span = plan, 0, None, (start, end)
         self._done_cost, self._done_examples, self._done_steps = 0.0, 0, 0
         return plan
@@ -338,13 +365,20 @@ class Lean:
         """Full batches of what the method keeps of these candidates."""
         self._ahead = {}
         waiting = None if self._leftover is None else self._leftover.to(self._device(self.model))
-        unpaid = yield from gather(candidates, self._keep, batch_size, waiting)
+        unpaid = yield from gather(self._affordable(candidates), self._keep, batch_size, waiting)
         if unpaid is not None:  # nothing was kept after the last batch, if there was one
             spent, changed = unpaid
             self._done, self._leftover = len(self.plan), None
             self.cost += spent
             self._done_cost += spent
             self._update(self._thinner[0], changed)
+
+    def _affordable(self, candidates: Iterator[Batch]) -> Iterator[Batch]:
+        """The candidates of this epoch, until the budget is spent."""
+        for batch in candidates:
+            if self._spends and self._is_spent:
+                return
+            yield batch
 
     def _keep(self, batch: Batch) -> tuple[Batch, float, dict[str, Any]]:
         batch = batch.to(self._device(self.model))
@@ -461,6 +495,8 @@ class Lean:
             examples = round(batch.total)
             self._leftover = batch.after.leftover
             self._update(self._thinner[0], batch.after.state)
+            if self._spends and self._is_spent and self._leftover is None:
+                self._done = len(self.plan)  # the candidates that are left have no turn
         self.examples += examples
         self._done_examples += examples
         self._done_steps += 1

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from leantrain.batch import Batch, Key
 from leantrain.errors import LeanError
+from leantrain.forms import WHOLE
 from leantrain.plan import Plan, PlannedBatch
 from leantrain.rng import derive, generator
 
@@ -27,7 +28,11 @@ TARGET_KEYS = ("label", "labels", "target", "targets", "y")
 
 
 class BatchSource(Protocol):
-    """A data set that makes a whole batch at once, vectorised or aware of the epoch; others are asked item by item."""
+    """A data set that makes a whole batch at once, vectorised or aware of the epoch; others are asked item by item.
+
+    One that can also show examples in some kinds of form itself, as by decoding a smaller picture, names them in
+    `shows`; `batch` then gets the form as a third argument.
+    """
 
     def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]: ...
 
@@ -59,8 +64,10 @@ class PlannedDataset(Dataset[Batch]):
             part = torch.arange(0, len(planned.index), planned.inputs)
         index = planned.index[part]
         weight = None if planned.weight is None else planned.weight[part]
+        given = WHOLE
         if self.collate is default_collate and hasattr(self.source, "batch"):
-            data: Any = self.source.batch(index, planned.epoch)
+            given = planned.form.of_kinds(getattr(self.source, "shows", ()))
+            data: Any = self.source.batch(index, planned.epoch, *((given,) if given.parts else ()))
         elif hasattr(self.source, "__getitems__"):
             data = self.collate(self.source.__getitems__(index.tolist()))
         else:
@@ -76,6 +83,7 @@ class PlannedDataset(Dataset[Batch]):
             cost=planned.cost,
             padding=padding,
             keys=self.keys,
+            given=given,
         )
 
 

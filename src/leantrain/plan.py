@@ -125,10 +125,31 @@ class Plan:
         return float(self.costs().sum())
 
     def truncated(self, cost: float) -> Plan:
-        """The first batches of this plan, as many as come nearest to `cost`; at least one, so that a run ends."""
+        """The start of this plan that costs as near to `cost` as can be; at least one input, so that a run ends.
+
+        A last batch that is cut shares its examples with the one before it, so that none is smaller than half a batch,
+        which BatchNorm's statistics would suffer from. Composites are not cut, but taken by whole batches.
+        """
         costs = self.costs()
-        fits = int((costs.cumsum(0) - costs / 2 <= cost + 1e-6).sum())
-        return self.first(fits)
+        ends = costs.cumsum(0)
+        fits = int((ends <= cost + 1e-6).sum())
+        if fits == len(self):
+            return self
+        room = cost - (float(ends[fits - 1]) if fits else 0.0)
+        size = int(self.offsets[fits + 1] - self.offsets[fits])
+        extra = round(room / float(costs[fits]) * size)
+        if self.forms[int(self.form_of[fits])].constituents > 1:
+            return self.first(fits + (2 * extra >= size))
+        if extra == size or extra == 0:
+            return self.first(fits + (extra == size))
+        cut = self.first(fits + 1)
+        start, stop = int(self.offsets[fits]), int(self.offsets[fits]) + extra
+        if fits and self.form_of[fits - 1] == self.form_of[fits]:
+            before = int(self.offsets[fits - 1])
+            start = before + (stop - before + 1) // 2
+        offsets = torch.cat([cut.offsets[:-2], torch.tensor([start, stop])])
+        weight = None if cut.weight is None else cut.weight[:stop].clone()
+        return dataclasses.replace(cut, order=cut.order[:stop].clone(), offsets=offsets, weight=weight)
 
     def first(self, batches: int) -> Plan:
         """The first batches of this plan; at least one."""

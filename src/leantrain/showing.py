@@ -48,6 +48,8 @@ class Presenter:
         self.model = model
         self.side = 0
         """Pixels along an image's shorter side; 0 where every example is shown whole, so that nobody has looked."""
+        self.note: str | None = None
+        """What of the method's ways of showing the model does not take, where it goes on without."""
         self._method = method
         self._kinds: dict[str, FormKind] = {}
         if not method.shows:
@@ -55,12 +57,31 @@ class Presenter:
         inputs = example()
         if isinstance(inputs, Tensor) and inputs.ndim == 4:
             self.side = min(inputs.shape[-2:])
-        forms = method.forms(self.side)
         attached = Attached(model, inputs, method.mixer, split_layer, ledger, seed, clock)
+        refused: LeanError | None = None
+        for offer in (offers := method.offers(self.side)):
+            try:
+                self._take(method.forms(self.side, offer), attached)
+                break
+            except LeanError as error:
+                if offer is offers[-1]:
+                    raise  # what the model cannot take is said now
+                refused = refused or error
+        if refused is not None and offer is offers[-1]:
+            self.note = f"{method} shows every example whole and trains fewer epochs: {refused}"
+
+    def _take(self, forms: tuple[Form, ...], attached: Attached) -> None:
+        """Show examples in these forms, each of which the model must take."""
+        self._kinds = {}
         for name in dict.fromkeys(name for form in forms for name, _ in form.parts):
             self._kinds[name] = FORMS[name](attached)
-        for form in forms:  # what the model cannot take is said now
-            self._try(form.fitted(self._kinds).alone(), inputs)
+        for form in forms:
+            self._try(form.fitted(self._kinds).alone(), attached.example)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of form that are shown."""
+        return frozenset(self._kinds)
 
     def _try(self, form: Form, inputs: Any) -> None:
         """Refuse a form of several kinds that the model takes one by one, but not together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from leantrain.batch import Batch
 from leantrain.errors import LeanError
 from leantrain.eval_mode import eval_mode
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
+from leantrain.pools import FittingPools
 from leantrain.split import unwrapped
 
 
@@ -33,6 +35,7 @@ class Shrunk(FormKind):
         self._side = min(example.shape[-2:])
         self._step = size_step(unwrapped(model))
         self._tried: set[float] = set()
+        self._pools = False  # whether the model's pools must be made to fit
         if self._step >= self._side:
             raise LeanError(
                 f"{type(unwrapped(model)).__name__} takes images of {self._step} pixels only, so none can be shown "
@@ -54,9 +57,13 @@ class Shrunk(FormKind):
         return fitted
 
     def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
-        with self.attached.clock.measure("shrinking", inputs.device):
-            small = self._shrink(inputs, value)
-        return ask(small)
+        if batch.given.value(self.name) == value:  # by the data set, which does it once and not every step
+            small = inputs
+        else:
+            with self.attached.clock.measure("shrinking", inputs.device):
+                small = self._shrink(inputs, value)
+        with FittingPools() if self._pools else contextlib.nullcontext():
+            return ask(small)
 
     def _shrink(self, inputs: Tensor, scale: float) -> Tensor:
         """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
@@ -70,17 +77,30 @@ class Shrunk(FormKind):
 
     def _try(self, scale: float) -> None:
         model, example = self.attached.model, self.attached.example
-        try:
-            with torch.no_grad(), eval_mode(model):
-                like = next(model.parameters(), example)
-                model(self._shrink(example.to(like.device, like.dtype), scale))
-        except (RuntimeError, ValueError, AssertionError) as error:
-            height, width = self._sides(example, scale)
-            raise LeanError(
-                f"{type(unwrapped(model)).__name__} cannot be shown {height}×{width} pixels "
-                f"({str(error).splitlines()[0]}); choose a larger size."
-            ) from None
+        like = next(model.parameters(), example)
+        small = self._shrink(example.to(like.device, like.dtype), scale)
+        with torch.no_grad(), eval_mode(model):
+            try:
+                with FittingPools() if self._pools else contextlib.nullcontext():
+                    model(small)
+            except (RuntimeError, ValueError, AssertionError) as error:
+                if not self._pools and self._takes_with_pools(small):
+                    self._pools = True
+                else:
+                    height, width = small.shape[-2:]
+                    raise LeanError(
+                        f"{type(unwrapped(model)).__name__} cannot be shown {height}×{width} pixels "
+                        f"({str(error).splitlines()[0]}); choose a larger size."
+                    ) from None
         self._tried.add(scale)
+
+    def _takes_with_pools(self, small: Tensor) -> bool:
+        try:
+            with FittingPools():
+                self.attached.model(small)
+        except (RuntimeError, ValueError, AssertionError):
+            return False
+        return True
 
 
 def size_step(model: nn.Module) -> int:

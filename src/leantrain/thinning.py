@@ -43,16 +43,23 @@ def gather(
         cost, spent = training_cost(count, batch.form.size) + spent, 0.0
         return dataclasses.replace(batch, total=float(count), cost=cost, after=After(waiting, dict(state)))
 
+    def rest() -> Iterator[Batch]:
+        """All that waits, as one batch or two."""
+        if waiting and len(waiting) > batch_size:
+            yield cut((len(waiting) + 1) // 2)
+        if waiting:
+            yield cut(len(waiting))
+
     for candidate in candidates:
+        if waiting and waiting.form != candidate.form:  # a batch has one form
+            yield from rest()
         kept, cost, changed = keep(candidate)
         spent += cost
         state.update(changed)
         waiting = dataclasses.replace(waiting.joined(kept) if waiting else kept, position=candidate.position)
         if len(waiting) >= batch_size + batch_size // 2:
             yield cut(batch_size)
-    if waiting and len(waiting) > batch_size:
-        yield cut((len(waiting) + 1) // 2)
     if waiting:
-        yield cut(len(waiting))
+        yield from rest()
         return None
     return spent, state

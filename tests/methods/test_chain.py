@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import leantrain
@@ -37,9 +37,26 @@ def images(n: int = 64) -> TensorDataset:
     return TensorDataset(torch.randn(n, 1, SIDE, SIDE, generator=rng) + labels.view(-1, 1, 1, 1), labels)
 
 
-def network() -> nn.Module:
+class Transformer(nn.Module):
+    """Patches of four pixels as tokens, without positions, so that it takes any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(1, 8, 4, 4)
+        layers = (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2))
+        self.blocks = nn.Sequential(*layers)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.blocks(self.embed(x).flatten(2).transpose(1, 2)).mean(1))
+        return y
+
+
+def network(method: str = "") -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        if "token-dropping" in method:
+            return Transformer()
         body = [nn.Conv2d(1, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, 1, 1), nn.ReLU()]
         return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
 
@@ -52,7 +69,7 @@ def scored(data: TensorDataset) -> Scores:
 
 def attached(method: str, epochs: int = 6, budget: float | None = None, n: int = 64, seed: int = 1) -> leantrain.Lean:
     data = images(n)
-    lean = leantrain.attach(network(), data, method, epochs=epochs, budget=budget, seed=seed)
+    lean = leantrain.attach(network(method), data, method, epochs=epochs, budget=budget, seed=seed)
     while lean.score_request is not None:
         lean.use_scores(scored(data))
     return lean
@@ -550,7 +567,7 @@ def reloaded(planner: Planner, method: Chain, n: int, seed: int) -> Planner:
 
 PAGE = Path(__file__).parents[2] / "docs" / "combining.md"
 WITH = {"prune": "prune[by=loss]", "input-scaling": "input-scaling[size=12]"}
-REASONS = {"both mix": "a", "both decide": "b", "decides inside": "c", "works on single": "d"}
+REASONS = {"both mix": "a", "both decide": "b", "decides inside": "c", "works on single": "d", "parts of single": "e"}
 """The letter under which docs/combining.md explains a refusal, by the words in it."""
 
 

@@ -290,7 +290,7 @@ def test_prepare_is_what_the_model_sees_when_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ["selective-backprop", "selective-backprop[stale=1]", "autoassist"])
-def test_a_budget_is_met_within_a_tenth_and_progress_only_grows(name: str) -> None:
+def test_a_budget_is_met_to_a_batch_or_two_and_progress_only_grows(name: str) -> None:
     lean = leantrain.attach(model_of(), digits(), name, epochs=12, budget=0.5)
     optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.05)  # as losses fall, less is kept than expected
     progress = [0.0]
@@ -300,9 +300,9 @@ def test_a_budget_is_met_within_a_tenth_and_progress_only_grows(name: str) -> No
             optimizer.step()
             optimizer.zero_grad()
             progress.append(lean.progress)
-    assert lean.cost == pytest.approx(1200, abs=120)  # what will be kept is guessed
+    assert lean.cost == pytest.approx(1200, abs=48)  # what will be kept is guessed, what was spent is known
     assert progress == sorted(progress)
-    assert progress[-1] == 1.0 > progress[-2]
+    assert progress[-1] == 1.0 > progress[-3]
 
 
 @pytest.mark.parametrize("name", ["selective-backprop", "autoassist"])

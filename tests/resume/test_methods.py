@@ -33,8 +33,17 @@ class StopAfter(Quiet):
 
 
 def make_run(out: Path, method: str, display: Quiet | None = None) -> Run:
+    tokens = "token-dropping" in method
     config = TrainConfig(
-        method=method, width=4, train_limit=200, batch_size=32, epochs=4, precision="fp32", dropout=0.2, threads=1
+        method=method,
+        model="test_vit" if tokens else None,
+        width=None if tokens else 4,
+        train_limit=200,
+        batch_size=32,
+        epochs=4,
+        precision="fp32",
+        dropout=0.2,
+        threads=1,
     )
     images = load_images(config)
     return Run(resolve(config, images), images, out, display)

@@ -29,6 +29,7 @@ def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
     \b
     leantrain train                                   scikit-learn's digits, in seconds
     leantrain train --data cifar10 --train-limit 10000 --model resnet8 --epochs 16
+    leantrain train --data path/to/images --budget 0.5          half the cost, the accuracy kept (lean)
     leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
     """
     given = {} if config_file is None else read_yaml(config_file)
@@ -75,8 +76,10 @@ def _train(given: dict[str, Any], resume: bool) -> int:
             run.check()
             run.write_config()
         display.note(_headline(run))
-        for text in chain(config.method).warnings(run.lean.epochs):
+        for text in chain(run.lean.method).warnings(run.lean.epochs):
             display.note(f"warning: {text}")
+        if run.lean.note is not None:
+            display.note(f"note: {run.lean.note}")
         try:
             result = run.train()
         except Interrupted as stop:

@@ -6,20 +6,26 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from leantrain import rng
 from leantrain.data import decode
 from leantrain.errors import LeanError
+from leantrain.forms import WHOLE, Form
+from leantrain.shrinking import Shrunk
 
 EVALUATION = -1
 """The epoch that means "no random crop"."""
+
+CHUNK = 1024
+"""How many images are shrunk at once."""
 
 
 class Images(Protocol):
@@ -35,7 +41,10 @@ class Images(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+    shows: ClassVar[frozenset[str]] = frozenset({Shrunk.name})
+    """The kinds of form that `batch` takes care of."""
+
+    def batch(self, indices: Tensor, epoch: int, form: Form = WHOLE) -> tuple[Tensor, Tensor]:
         """Bytes (n, C, H, W) in channels_last memory, and int64 targets; `epoch` -1 asks for the evaluation view."""
 
     def select(self, indices: Tensor) -> Images:
@@ -49,15 +58,31 @@ class Images(Protocol):
 class MemoryImages:
     """Decoded images, (N, H, W, C) bytes: a batch is one gather."""
 
+    shows: ClassVar[frozenset[str]] = Images.shows
     pixels: Tensor
     targets: Tensor
     ids: Tensor
+    _shrunk: dict[float, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        return self.pixels.index_select(0, indices).permute(0, 3, 1, 2), self.targets.index_select(0, indices)
+    def batch(self, indices: Tensor, epoch: int, form: Form = WHOLE) -> tuple[Tensor, Tensor]:
+        pixels = self._at(form.value(Shrunk.name))
+        return pixels.index_select(0, indices).permute(0, 3, 1, 2), self.targets.index_select(0, indices)
+
+    def _at(self, scale: float) -> Tensor:
+        """All images at a smaller size, made when it is first asked for and kept."""
+        if scale == 1.0:
+            return self.pixels
+        if scale not in self._shrunk:
+            size = [round(side * scale) for side in self.pixels.shape[1:3]]
+            parts = [
+                F.interpolate(part.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
+                for part in torch.split(self.pixels, CHUNK)
+            ]
+            self._shrunk[scale] = torch.cat([part.permute(0, 2, 3, 1).contiguous() for part in parts])
+        return self._shrunk[scale]
 
     def select(self, indices: Tensor) -> MemoryImages:
         return MemoryImages(self.pixels[indices], self.targets[indices], self.ids[indices])
@@ -138,6 +163,7 @@ class FileImages:
     90 epochs and more; runs here are shorter.)
     """
 
+    shows: ClassVar[frozenset[str]] = Images.shows
     source: Folder | Table
     targets: Tensor
     size: int
@@ -150,8 +176,9 @@ class FileImages:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def batch(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        pixels = np.empty((len(indices), self.size, self.size, 3), dtype=np.uint8)
+    def batch(self, indices: Tensor, epoch: int, form: Form = WHOLE) -> tuple[Tensor, Tensor]:
+        side = round(self.size * form.value(Shrunk.name))  # fewer pixels are decoded, too
+        pixels = np.empty((len(indices), side, side, 3), dtype=np.uint8)
         random = epoch != EVALUATION and self.size > decode.SMALL
         draws = rng.uniform(self.seed, epoch, indices, 4, purpose="crop").tolist() if random else None
         for row, position in enumerate(indices.tolist()):
@@ -159,7 +186,7 @@ class FileImages:
                 window = decode.random_window(*draws[row])
             else:
                 window = decode.whole if self.size <= decode.SMALL else decode.middle
-            pixels[row] = self._decoded(position, window)
+            pixels[row] = self._decoded(position, window, side)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2), self.targets.index_select(0, indices)
 
     def select(self, indices: Tensor) -> FileImages:
@@ -182,9 +209,9 @@ class FileImages:
         with ThreadPoolExecutor(max_workers=min(32, os.cpu_count() or 1)) as pool:
             return torch.tensor(list(pool.map(check, range(len(self)))), dtype=torch.bool)
 
-    def _decoded(self, position: int, window: decode.Window) -> decode.Pixels:
+    def _decoded(self, position: int, window: decode.Window, side: int) -> decode.Pixels:
         try:
-            return decode.picture(self.source.read(position), window, self.size)
+            return decode.picture(self.source.read(position), window, side)
         except decode.BAD as error:
             # One line, whatever the file is called: a worker's traceback ends with it, and the command prints it.
             raise LeanError(unreadable(self.source.name(position), error)) from error

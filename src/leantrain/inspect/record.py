@@ -11,7 +11,7 @@ import numpy as np
 
 from leantrain.errors import LeanError
 from leantrain.ledger import Ledger
-from leantrain.methods import Chain, Moment, chain, parse_method
+from leantrain.methods import Chain, Moment, chain, choose_method
 from leantrain.methods.mixtrain import MixTrainMethod
 from leantrain.run.config import TrainConfig
 from leantrain.run.folder import RunFolder
@@ -63,7 +63,7 @@ class Record:
     @cached_property
     def method(self) -> Chain:
         """The run's methods, as a chain of one or more."""
-        return chain(parse_method(self.config.method))
+        return chain(choose_method(self.config.method, self.config.budget)[0])
 
     def metric(self, row: Numbers, name: str) -> Any:
         """What MixTrain reported in an epoch's row; None where it did not."""

@@ -12,6 +12,7 @@ from leantrain.methods.base import (
     Moment,
     NeedsLosses,
     NeedsScores,
+    Offers,
     Panel,
     Reason,
     ScoreRequest,
@@ -23,8 +24,10 @@ from leantrain.methods.base import (
     register_method,
 )
 from leantrain.methods.plain import SGD, Plain
+from leantrain.methods.lean import LeanMethod
 from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
 from leantrain.methods.resizing import InputScaling, ProgressiveResizing
+from leantrain.methods.token_dropping import TokenDropping
 from leantrain.methods.random_backprop import RandomBackprop
 from leantrain.methods.rs2 import RS2
 from leantrain.methods.infobatch import InfoBatch
@@ -36,7 +39,7 @@ from leantrain.methods.pruning import Prune, Pruning
 from leantrain.methods.diet import DietRandom, DietSB
 from leantrain.methods.minibatch_skip import MinibatchSkip
 from leantrain.methods.oracle_skip import OracleSkip
-from leantrain.methods.chain import Chain, Preset, as_method, chain, parse_method, parts_of, preset
+from leantrain.methods.chain import Chain, Preset, as_method, chain, choose_method, parse_method, parts_of, preset
 
 # isort: on
 
@@ -52,6 +55,7 @@ __all__ = [
     "GraNd",
     "InfoBatch",
     "InputScaling",
+    "LeanMethod",
     "Learns",
     "Method",
     "MinibatchSkip",
@@ -62,6 +66,7 @@ __all__ = [
     "Moment",
     "NeedsLosses",
     "NeedsScores",
+    "Offers",
     "OracleSkip",
     "Panel",
     "Plain",
@@ -78,8 +83,10 @@ __all__ = [
     "Shows",
     "State",
     "Thins",
+    "TokenDropping",
     "as_method",
     "chain",
+    "choose_method",
     "parse_method",
     "parts_of",
     "preset",

@@ -37,6 +37,8 @@ class Moment(NamedTuple):
         batch_size: inputs per batch.
         side: pixels along an image's shorter side; 0 where no method of the run shows examples in another form.
         left: what is left of the budget, in examples of plain training; infinite without a budget.
+        budget: the share of the plain run's cost that may be spent; None without a budget.
+        kinds: the kinds of form that the model takes, of those that the run's methods use.
     """
 
     epoch: int
@@ -45,6 +47,8 @@ class Moment(NamedTuple):
     batch_size: int
     side: int = 0
     left: float = math.inf
+    budget: float | None = None
+    kinds: frozenset[str] = frozenset()
 
 
 class Seen(NamedTuple):
@@ -140,10 +144,14 @@ class Method(ABC):
     """Options that are gone: from the value given, what to write instead."""
     after_mixing: ClassVar[bool] = False
     """Whether it may follow a method that mixes: it then neither chooses, weighs nor groups single examples."""
+    with_composites: ClassVar[bool] = True
+    """Whether it can share a chain with a method that mixes, whatever the order."""
     reasons: ClassVar[Mapping[int, Reason]] = {}
     """What the values of its ledger field `reason`, if it registers one, say about an example's treatment."""
     panels: ClassVar[tuple[Panel, ...]] = ()
     """What the page draws of its report."""
+    default_budget: ClassVar[float | None] = None
+    """The budget of a run that names none, for methods that need one."""
 
     start: float = option(0.0, "share of the run before which it does nothing", low=0.0, below=1.0)
     until: float = option(1.0, "share of the run after which it does nothing; no epoch beyond it", above=0.0, high=1.0)
@@ -210,6 +218,14 @@ class Shows(Protocol):
 
     def forms(self, side: int) -> tuple[Form, ...]:
         """The forms in its drafts, for images of so many pixels a side; a model that cannot take one is refused."""
+
+
+@runtime_checkable
+class Offers(Protocol):
+    """Shows examples in one of several ways: the first that the model takes, or whole."""
+
+    def offers(self, side: int) -> tuple[tuple[Form, ...], ...]:
+        """The forms of each way, the best one first; `Moment.kinds` says which was taken."""
 
 
 @runtime_checkable

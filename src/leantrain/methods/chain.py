@@ -25,6 +25,7 @@ from leantrain.methods.base import (
     Moment,
     NeedsLosses,
     NeedsScores,
+    Offers,
     Shows,
     State,
     Thins,
@@ -55,6 +56,15 @@ def as_method(method: Any) -> Method:
             f'method is {what}, but must be a method such as RS2(keep=0.5), or text such as "rs2[keep=0.5]".'
         )
     return method
+
+
+def choose_method(method: Method | str | None, budget: float | None) -> tuple[Method, float | None]:
+    """The method and the budget of a run, of which the user may leave either open, or both.
+
+    A budget alone means `lean`, nothing at all means plain training, and a method that needs a budget has its own.
+    """
+    chosen = as_method(method if method is not None else "plain" if budget is None else "lean")
+    return chosen, chain(chosen).default_budget if budget is None else budget
 
 
 def parts_of(method: Method) -> tuple[Method, ...]:
@@ -177,23 +187,38 @@ class Chain(Method):
 
     @property
     def shows(self) -> bool:
-        """Whether any of its methods shows examples in another form than whole."""
-        return bool(self.having(Shows))
+        """Whether any of its methods shows examples in another form than whole, or would."""
+        return bool(self.having(Shows) or self.having(Offers))
+
+    def offers(self, side: int) -> tuple[tuple[Form, ...], ...]:
+        """The ways in which its methods may show examples, the best first and whole last."""
+        found = [way for _, method in self.having(Offers) for way in method.offers(side)]
+        return (*dict.fromkeys(found), ())
+
+    @property
+    def default_budget(self) -> float | None:  # type: ignore[override]
+        """The smallest budget that a method of it asks for where none is named."""
+        return min((one.default_budget for one in self.methods if one.default_budget is not None), default=None)
 
     @property
     def learners(self) -> list[tuple[int, Learns]]:
         return self.having(Learns)
 
-    def forms(self, side: int) -> tuple[Form, ...]:
-        """Every form that may stand in its drafts: what each method shows, and what several show at the same time."""
+    def forms(self, side: int, offer: tuple[Form, ...] = ()) -> tuple[Form, ...]:
+        """Every form that may stand in its drafts: what each method shows, and what several show at the same time.
+
+        Args:
+            side: pixels along an image's shorter side.
+            offer: the one of `offers` that is taken.
+        """
         found = [(Form(), 0.0, 1.0)]  # each with the part of the run in which it may occur
-        for place, method in self.having(Shows):
-            start, until = self.methods[place].start, self.methods[place].until
+        for method in self.methods:
+            own = method.forms(side) if isinstance(method, Shows) else offer if isinstance(method, Offers) else ()
             found += [
-                (_both(one, other), max(begin, start), min(end, until))
+                (_both(one, other), max(begin, method.start), min(end, method.until))
                 for one, begin, end in found
-                if begin < until and start < end
-                for other in method.forms(side)
+                if begin < method.until and method.start < end
+                for other in own
             ]
         return tuple(dict.fromkeys(form for form, _, _ in found if form.parts))
 
@@ -298,6 +323,11 @@ def refusal(first: Method, second: Method) -> str | None:
             f"{thinner} decides inside the epoch on single examples, which {mixer} has put into composites before; "
             "choose with a method that decides before the epoch, such as one that draws at random"
         )
+    if any(mixing) and not (first.with_composites and second.with_composites):
+        return (
+            f"{names[mixing.index(False)]} shows parts of single examples, and a composite's belong to several; show "
+            "examples smaller instead"
+        )
     if mixing[0] and not second.after_mixing:
         return f"{names[1]} works on single examples, and {names[0]} mixes them; write {names[1]} first"
     return None
@@ -309,4 +339,4 @@ def _both(one: Form, other: Form) -> Form:
     return one
 
 
-__all__ = ["Chain", "Preset", "as_method", "chain", "parse_method", "parts_of", "preset", "refusal"]
+__all__ = ["Chain", "Preset", "as_method", "chain", "choose_method", "parse_method", "parts_of", "preset", "refusal"]

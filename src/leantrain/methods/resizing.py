@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from leantrain.errors import LeanError
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods.base import Method, Moment, State, register_method
+from leantrain.methods.growing import Growth
 from leantrain.options import option
 from leantrain.shrinking import Shrunk
 
@@ -67,38 +67,17 @@ class ProgressiveResizing(Method):
 
     @property
     def expected_share(self) -> float:
-        return 1.0 / sum(self._passes)
+        return 1.0 / self._growth.passes
 
     def forms(self, side: int) -> tuple[Form, ...]:
-        return tuple(Form.of(shrunk=scale) for scale in (self.first, self.second) if scale < 1)
+        return self._growth.forms
 
     def draft(
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
-        budgeted = not math.isinf(moment.left)
-        scale = self.scale_at(moment.progress, by_cost=budgeted)
-        # The last epoch is whole, however few there are: the last by number, or the one that the budget will cut.
-        cost = scale**2 * (draft.cost + moment.batch_size / 2)  # what is left afterwards must be worth a batch
-        last = cost >= moment.left if budgeted else moment.epoch + 1 == moment.epochs
-        return draft.show(Shrunk.name, 1.0 if last else scale), state
-
-    def scale_at(self, progress: float, by_cost: bool) -> float:
-        """The side at that point of the run.
-
-        Args:
-            progress: of the whole run.
-            by_cost: progress is the share of the run's cost, as with a budget; else it is the share of its epochs, of
-                which a smaller size gets more for the same cost.
-        """
-        small, middle = self.small, self.middle
-        if not by_cost:
-            passes = self._passes
-            small, middle = (count / sum(passes) for count in passes[:2])
-        if progress < small - 1e-9:
-            return self.first
-        return self.second if progress < small + middle - 1e-9 else 1.0
+        return self._growth.show(draft, moment), state
 
     @property
-    def _passes(self) -> tuple[float, float, float]:
-        """Passes over the examples at each size, for a cost of one pass at full size in all."""
-        return self.small / self.first**2, self.middle / self.second**2, 1.0 - self.small - self.middle
+    def _growth(self) -> Growth:
+        values, shares = (self.first, self.second, 1.0), (self.small, self.middle, 1.0 - self.small - self.middle)
+        return Growth(Shrunk.name, values, shares)

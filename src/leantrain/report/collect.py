@@ -188,7 +188,7 @@ def _plain_runs(runs: list[RunRecord], share: int) -> Json:
     first = runs[0]
     return {
         "kind": "runs",
-        "title": f"{_listed(list(dict.fromkeys(run.config.method for run in runs)))} on {first.config.data}",
+        "title": f"{_listed(list(dict.fromkeys(str(run.config.method) for run in runs)))} on {first.config.data}",
         "facts": [*_facts(first.config), f"{len(runs)} run{'s' * (len(runs) != 1)}"],
         "verdicts": [],
         "failures": [
@@ -211,7 +211,7 @@ def _plain_runs(runs: list[RunRecord], share: int) -> Json:
 def _labels(runs: Sequence[RunRecord]) -> list[str]:
     """Short names that tell the runs apart."""
     choices = (
-        [run.config.method for run in runs],
+        [str(run.config.method) for run in runs],
         [f"{run.config.method}, seed {run.config.seed}" for run in runs],
         [str(run.folder) for run in runs],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from leantrain.methods import Method, parse_method
+from leantrain.methods import Method, choose_method
 from leantrain.report.past import Past, read_past
 from leantrain.run.config import TrainConfig
 from leantrain.run.folder import Json, RunFolder
@@ -31,7 +31,7 @@ class RunRecord:
 
     @property
     def method(self) -> Method:
-        return parse_method(self.config.method)
+        return choose_method(self.config.method, self.config.budget)[0]
 
 
 @dataclass(frozen=True, eq=False)

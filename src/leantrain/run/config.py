@@ -50,14 +50,18 @@ class TrainConfig:
     weights: str | None = _flag("Model", None, "start from a .safetensors or .pt file")
     dropout: float = _flag("Model", 0.0, "dropout before the classifier", low=0.0, below=1.0)
 
-    method: str = _flag(
+    method: str | None = _flag(
         "Training",
-        PLAIN,
-        'which examples to train on, e.g. "infobatch + progressive-resizing"; see `leantrain methods`',
+        None,
+        'which examples to train on, e.g. "infobatch + progressive-resizing"; see `leantrain methods` '
+        "(default: lean with a --budget, else plain)",
     )
     epochs: int | None = _flag("Training", None, "epochs the run stands for", low=1, high=32767)
     budget: float | None = _flag(
-        "Training", None, "spend this share of what plain training costs, schedule fully decayed", above=0.0
+        "Training",
+        None,
+        "spend this share of what plain training costs, schedule fully decayed; 0.5 is half",
+        above=0.0,
     )
     batch_size: int = _flag("Training", 128, "examples (or composites) per optimiser step", low=1)
     optimizer: str = _flag("Training", "sgd", "sgd has Nesterov momentum", choices=("sgd", "adam", "adamw"))

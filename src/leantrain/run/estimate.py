@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from leantrain import estimate
-from leantrain.methods import parse_method
+from leantrain.methods import choose_method
 from leantrain.run.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """What a run of these settings costs at most, in epochs of plain training."""
     assert config.epochs is not None
+    method, budget = choose_method(config.method, config.budget)
     return estimate.expected_cost(
-        parse_method(config.method),
+        method,
         examples=length,
         epochs=config.epochs,
         batch_size=config.batch_size,
         side=side,
-        budget=config.budget,
+        budget=budget,
     )
 
 

@@ -18,7 +18,7 @@ from leantrain.batch import Batch
 from leantrain.data import Augment, ImageSet
 from leantrain.errors import LeanError, LeanWarning
 from leantrain.lean import Lean
-from leantrain.methods import NeedsScores, ScoreRequest, chain, parse_method
+from leantrain.methods import NeedsScores, ScoreRequest, chain
 from leantrain.rng import derive
 from leantrain.run import machine, tensorboard
 from leantrain.run.config import TrainConfig
@@ -84,7 +84,7 @@ class Run:
             self.lean = Lean(
                 self.model,
                 images.train,
-                parse_method(config.method),
+                config.method,
                 epochs=config.epochs,
                 budget=config.budget,
                 seed=config.seed,

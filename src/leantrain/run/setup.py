@@ -15,7 +15,7 @@ from leantrain.batch import Batch
 from leantrain.data import Images, ImageSet
 from leantrain.errors import LeanError
 from leantrain.loader import InOrder, PlannedDataset, planned_dataloader
-from leantrain.methods import parse_method
+from leantrain.methods import choose_method
 from leantrain.models import build, default_model
 from leantrain.rng import generator
 from leantrain.run import machine
@@ -51,7 +51,8 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
         "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
     }
     parse_schedule(config.schedule)  # a mistake in either is reported before anything starts
-    chosen["method"] = str(parse_method(config.method))
+    method, chosen["budget"] = choose_method(config.method, config.budget)
+    chosen["method"] = str(method)
     return dataclasses.replace(config, **chosen)
 
 

@@ -1,0 +1,198 @@
+"""`lean`: a budget in, a schedule out; and what it does with models that take one size only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import leantrain
+from leantrain import _torchvision
+from leantrain.errors import LeanWarning
+from leantrain.forms import FORMS
+from leantrain.methods.growing import Growth
+from leantrain.methods.lean import WAYS, growth
+from leantrain.models import build
+from leantrain.tokens import Tokens, find_tokens
+
+
+def images(n: int = 96, side: int = 32) -> TensorDataset:
+    rng = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(n, 3, side, side, generator=rng), torch.arange(n) % 4)
+
+
+class FixedPool(nn.Module):
+    """Ends as most networks written for CIFAR-10 do: a pool of the last map, as a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 4, 1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(F.avg_pool2d(self.stem(x).relu(), 8).flatten(1))
+        return y
+
+
+def vit(dynamic: bool) -> nn.Module:
+    _torchvision.prepare()
+    import timm
+
+    options = {"img_size": 32, "patch_size": 4, "depth": 2, "num_classes": 4, "dynamic_img_size": dynamic}
+    model: nn.Module = timm.create_model("vit_tiny_patch16_224", **options)
+    return model
+
+
+def train(lean: leantrain.Lean, batch_size: int = 8) -> dict[str, float]:
+    """Train to the end; what was spent in each form, as shares of the run's cost."""
+    optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.01)
+    spent: dict[str, float] = {}
+    while not lean.finished:
+        for batch in lean.loader(batch_size):
+            lean.loss(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            name = " ".join(f"{kind} {value:g}" for kind, value in batch.form.parts) or "whole"
+            spent[name] = spent.get(name, 0.0) + batch.cost
+    return {name: cost / lean.cost for name, cost in spent.items()}
+
+
+# -- the schedule ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("budget", [0.05, 0.2, 1 / 3, 0.5, 0.7, 0.9, 1.0, 2.0])
+def test_shares_make_a_whole_and_every_run_ends_whole(kind: str, budget: float) -> None:
+    made = growth(kind, budget)
+    assert sum(made.shares) == pytest.approx(1.0)
+    assert all(share >= 0 for share in made.shares)
+    assert made.values[-1] == 1.0 and made.shares[-1] > 0
+    assert budget * made.passes <= max(1.0, budget) + 1e-9 or made.shares == growth(kind, 0.01).shares
+
+
+def test_a_smaller_budget_spends_more_on_smaller_examples() -> None:
+    budgets = [1.0, 0.9, 0.7, 0.5, 0.4, 0.3]
+    shares = [growth("shrunk", budget).shares for budget in budgets]
+    assert [share[0] for share in shares] == sorted(share[0] for share in shares)
+    assert [share[-1] for share in shares] == sorted((share[-1] for share in shares), reverse=True)
+    assert shares[0] == (0.0, 0.0, 1.0)  # the whole cost is plain training
+
+
+def test_passes_are_counted_by_what_an_example_costs() -> None:
+    assert Growth("shrunk", (0.5, 1.0), (0.5, 0.5)).passes == pytest.approx(0.5 / 0.25 + 0.5)
+    assert Growth("tokens", (0.5, 1.0), (0.5, 0.5)).passes == pytest.approx(0.5 / 0.5 + 0.5)
+    assert FORMS["tokens"] is Tokens
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 12])
+@pytest.mark.parametrize("budget", [0.2, 1 / 3, 0.5, 0.8])
+def test_the_budget_is_kept_and_spent_as_planned(epochs: int, budget: float) -> None:
+    model = build("resnet8", classes=4, channels=3, image_size=32, width=4)
+    lean = leantrain.attach(model, images(), epochs=epochs, budget=budget)
+    assert str(lean.method) == "lean"
+    spent = train(lean)
+    # Within one per cent, or the four examples that half a batch is in a run of a few hundred.
+    assert lean.cost == pytest.approx(budget * epochs * 96, rel=0.01, abs=4)
+    assert lean.progress == 1.0
+    expected = growth("shrunk", budget).shares
+    names = ("shrunk 0.5", "shrunk 0.75", "whole")
+    one_batch = 8 / (budget * epochs * 96)
+    assert [spent.get(name, 0.0) for name in names] == pytest.approx(expected, abs=0.02 + one_batch)
+
+
+def test_without_a_budget_lean_takes_half() -> None:
+    lean = leantrain.attach(FixedPool(), images(), "lean", epochs=8)
+    train(lean)
+    assert lean.budget == 0.5 and lean.cost_share == pytest.approx(0.5, rel=0.01)
+
+
+def test_nothing_said_is_plain_training() -> None:
+    assert str(leantrain.attach(FixedPool(), images(), epochs=1).method) == "plain"
+
+
+# -- models that take one size only ------------------------------------------------------------------------------------
+
+
+def test_a_pool_of_the_whole_map_is_made_to_fit() -> None:
+    lean = leantrain.attach(FixedPool(), images(), epochs=6, budget=0.5)
+    assert lean.note is None
+    assert set(train(lean)) == {"shrunk 0.5", "shrunk 0.75", "whole"}
+
+
+def test_a_pool_that_fits_stays_as_it_is() -> None:
+    model, inputs = FixedPool(), images(4).tensors[0]
+    lean = leantrain.attach(model, images(), "progressive-resizing", epochs=1)
+    for batch in lean.loader(8):
+        if batch.form.parts:
+            continue
+        torch.testing.assert_close(model(inputs), model.head(model.stem(inputs).relu().mean((2, 3))))
+
+
+def test_a_transformer_of_one_size_drops_tokens() -> None:
+    lean = leantrain.attach(vit(dynamic=False), images(), epochs=8, budget=0.5)
+    spent = train(lean)
+    assert set(spent) == {"tokens 0.5", "tokens 0.75", "whole"}
+    assert lean.cost_share == pytest.approx(0.5, rel=0.01)
+    assert set(train(leantrain.attach(vit(dynamic=True), images(), epochs=8, budget=0.5))) >= {"shrunk 0.5"}
+
+
+def test_what_takes_neither_trains_plain_epochs_and_says_so() -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    with pytest.warns(LeanWarning, match="shows every example whole and trains fewer epochs.*16×16"):
+        lean = leantrain.attach(flat, images(), epochs=8, budget=0.5)
+    assert train(lean) == {"whole": pytest.approx(1.0)}
+    assert lean.epoch == 3 and lean.cost_share == pytest.approx(0.5)
+
+
+# -- dropping tokens ---------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_found_in_timm_and_torchvision() -> None:
+    inputs = images(2).tensors[0]
+    block, patches, prefix = find_tokens(vit(dynamic=False), inputs)
+    assert (type(block).__name__, patches, prefix) == ("Block", 64, 1)
+    _torchvision.prepare()
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    other = VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=4)
+    block, patches, prefix = find_tokens(other, inputs)
+    assert (type(block).__name__, patches, prefix) == ("EncoderBlock", 16, 1)
+
+
+def test_every_block_gets_the_kept_tokens_and_the_class_token() -> None:
+    model = vit(dynamic=False)
+    lengths: list[int] = []
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.register_forward_hook(lambda module, args, out: lengths.append(out.shape[1]))
+    lean = leantrain.attach(model, images(16), "token-dropping[keep=0.25]", epochs=1)
+    lengths.clear()
+    for batch in lean.loader(8):
+        lean.loss(batch).backward()
+    assert lengths == [17] * 4
+    assert lean.cost == pytest.approx(16 * 0.25)
+
+
+def test_other_tokens_are_kept_in_every_epoch_and_the_same_again_in_an_equal_run() -> None:
+    def losses() -> list[float]:
+        torch.manual_seed(0)
+        lean = leantrain.attach(vit(dynamic=False).eval(), images(8), "token-dropping", epochs=2)
+        found = []
+        for _ in range(2):
+            for batch in lean.loader(8):
+                order = batch.index.argsort()
+                lean.loss(batch.take(order))
+            found.append(float(lean.ledger["loss"].mean()))
+        return found
+
+    first, second = losses()
+    assert first != second
+    assert losses() == [first, second]
+
+
+def test_no_tokens_no_dropping() -> None:
+    with pytest.raises(leantrain.LeanError, match="no blocks that pass a sequence of tokens on"):
+        leantrain.attach(FixedPool(), images(), "token-dropping", epochs=1)
+    with pytest.raises(leantrain.LeanError, match="parts of single examples"):
+        leantrain.attach(vit(dynamic=False), images(), "token-dropping + mixtrain-cutmix", epochs=1)
