@@ -176,11 +176,46 @@ def test_settings_list_rows_in_order_and_without_repeats() -> None:
     assert entries == [Entry("plain", "baseline"), Entry("rs2", "method"), Entry("plain", "equal-budget", "rs2")]
     assert len(Settings(TrainConfig(), ("rs2", "random-backprop"), 1, controls=False).entries()) == 3
     chain = "rs2[keep=0.5] + progressive-resizing"  # is not RS2, so RS2 is its control
+    assert [entry.label for entry in Settings(TrainConfig(), ("lean", "rs2"), 1, budgets=(0.5,)).entries()] == [
+        "plain",
+        "lean @ 0.5",
+        "rs2 @ 0.5",
+        "plain, equal budget (0.5)",
+    ]
     assert [entry.role for entry in Settings(TrainConfig(), (chain,), 1).entries()][1:] == [
         "method",
         "equal-budget",
         "rs2",
     ]
+
+
+def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    done = run("compare", *SMALL, "--epochs", 3, "--seeds", 2, "--budgets", "0.6,0.3", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert [r["label"] for r in summary(out)["rows"]] == [
+        "plain",
+        "lean @ 0.3",
+        "plain, equal budget (0.3)",
+        "lean @ 0.6",
+        "plain, equal budget (0.6)",
+    ]
+    for budget in (0.3, 0.6):
+        for label in (f"lean @ {budget}", f"plain, equal budget ({budget})"):
+            assert row(out, label)["cost_ratio"] == pytest.approx(budget, rel=0.01)
+            assert row(out, label)["time_ratio"] is not None  # they took turns, as no control waited for a method
+        own, control = (row(out, f"lean @ {budget}"), row(out, f"plain, equal budget ({budget})"))
+        assert own["difference_to_control"]["mean"] == pytest.approx(100 * (own["accuracy"] - control["accuracy"]))
+    lean, plain = summary(out)["curves"]
+    assert [point["cost"] for point in lean["points"]] == pytest.approx([0.3, 0.6, 1.0], rel=0.01)
+    assert f"lean: {lean['answer']}" in done.stdout and f"plain: {plain['answer']}" in done.stdout
+    page = (out / "report.html").read_text()
+    assert lean["answer"] in page and "--budgets 0.3,0.6" in page
+    added = run("compare", "--out", out, "--resume", "--budgets", "0.5")
+    assert added.returncode == 0, added.stderr
+    assert [point["cost"] for point in summary(out)["curves"][0]["points"]] == pytest.approx(
+        [0.3, 0.5, 0.6, 1.0], rel=0.01
+    )
 
 
 CHAIN = "el2n[prune=0.25] + mixtrain-cutmix[until=0.8] + progressive-resizing"

@@ -23,6 +23,10 @@ NOT_IN_COMPARE = ("method", "budget", "tensorboard")
     "--methods",
     help=f'comma-separated, e.g. "rs2[keep=0.5],infobatch + progressive-resizing"; {PLAIN} is added',
 )
+@click.option(
+    "--budgets",
+    help="shares of full training's cost to train every method at, e.g. 0.2,0.33,0.5: accuracy against cost as a curve",
+)
 @click.option("--seeds", type=int, help="runs per method, with seeds --seed, --seed + 1, … (default: 3)", metavar="N")
 @click.option(
     "--controls/--no-controls", default=None, help="equal-budget plain training and RS2 for every method (default: on)"
@@ -35,6 +39,7 @@ NOT_IN_COMPARE = ("method", "budget", "tensorboard")
 @click.option("--config", "config_file", type=Path, help="YAML file of settings; flags win over it", metavar="FILE")
 def compare(
     methods: str | None,
+    budgets: str | None,
     seeds: int | None,
     controls: bool | None,
     margin: float | None,
@@ -48,6 +53,8 @@ def compare(
     """Compare methods on your data, each beside plain training that costs the same.
 
     \b
+    leantrain compare --data path/to/images                     lean at half the cost, with its controls
+    leantrain compare --data path/to/images --budgets 0.2,0.33,0.5,0.7      what budget keeps the accuracy?
     leantrain compare --methods mixtrain-cutmix --seeds 3 --out runs/compare
     leantrain compare --out runs/compare --methods "random-backprop[keep=0.5]" --resume    adds a method
     leantrain compare --from runs/compare                                                  prints it again
@@ -63,7 +70,7 @@ def compare(
         return 0
     given = {} if config_file is None else _shared_settings(config_file)
     given.update(given_settings(flags))
-    chosen = {"methods": methods, "seeds": seeds, "controls": controls, "margin": margin}
+    chosen = {"methods": methods, "budgets": budgets, "seeds": seeds, "controls": controls, "margin": margin}
     return _compare(given, {k: v for k, v in chosen.items() if v is not None}, jobs, resume, as_json)
 
 
@@ -84,7 +91,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     import torch
 
     from leantrain.compare.folder import ComparisonFolder
-    from leantrain.compare.settings import BASELINE, Settings, check_same, expected_total, split_methods
+    from leantrain.compare.settings import BASELINE, Settings, check_same, expected_total, split_budgets, split_methods
     from leantrain.compare.summary import summarise
     from leantrain.compare.training import Training
     from leantrain.methods import chain
@@ -95,6 +102,8 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
 
     if "methods" in chosen:
         chosen["methods"] = split_methods(chosen["methods"])
+    if "budgets" in chosen:
+        chosen["budgets"] = split_budgets(chosen["budgets"])
     if config.out is None:
         named = dataclasses.replace(config, model="compare", method="")
         config = dataclasses.replace(config, out=str(free_folder(named)))
@@ -110,9 +119,10 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         check_same(stored.config, config, list(given))
         chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
         chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
+        chosen["budgets"] = _all_budgets(stored.budgets, chosen.get("budgets", ()))
         chosen = {"controls": stored.controls, "margin": stored.margin, **chosen}
     else:
-        chosen = {"methods": (BASELINE, "mixtrain-cutmix"), "seeds": 3, **chosen}
+        chosen = {"methods": (BASELINE, "lean"), "seeds": 3, **chosen}
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
@@ -125,7 +135,8 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     training = Training(settings, folder, display)
     total = expected_total(settings, len(images.train), images.image_size)
     display.note(
-        f"comparing {', '.join(settings.methods)} with {BASELINE} on {config.data}: {config.model}, "
+        f"comparing {', '.join(settings.methods)} with {BASELINE} on {config.data}"
+        f"{' at ' * bool(settings.budgets)}{', '.join(f'{b:g}' for b in settings.budgets)}: {config.model}, "
         f"{config.epochs} epochs, {settings.seeds} seed{'s' * (settings.seeds > 1)}"
         f"{', with controls' * settings.controls}; at most {total:,.0f} epochs in all"
     )
@@ -147,6 +158,13 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     return code
 
 
+def _all_budgets(stored: tuple[float, ...], added: tuple[float, ...]) -> tuple[float, ...]:
+    """The budgets of a comparison that is resumed; one without any has other rows and cannot take some."""
+    if added and not stored:
+        raise LeanError("--budgets cannot be added to a comparison without budgets; choose another --out.")
+    return tuple(sorted({*stored, *added}))
+
+
 def _show(summary: dict[str, Any], as_json: bool) -> None:
     from leantrain.compare.table import comparison_table
 
@@ -157,6 +175,8 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
     if not screen.is_terminal:
         screen.width = 200
     screen.print(comparison_table(summary))
+    for curve in summary.get("curves", ()):
+        click.echo(f"{curve['method']}: {curve['answer']}")
     for name, note in summary["notes"].items():
         click.echo(f"{name}: {note}")
     for name, reason in summary["failures"].items():

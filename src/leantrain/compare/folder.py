@@ -60,6 +60,7 @@ class ComparisonFolder:
                 content["seeds"],
                 content["controls"],
                 content["margin"],
+                tuple(content.get("budgets", ())),
             )
         except (yaml.YAMLError, KeyError, TypeError) as error:
             raise LeanError(f"'{self.settings_file}' cannot be read ({error}); remove it to start over.") from None
@@ -70,6 +71,7 @@ class ComparisonFolder:
             "seeds": settings.seeds,
             "controls": settings.controls,
             "margin": settings.margin,
+            "budgets": list(settings.budgets),
             "train": dataclasses.asdict(settings.config),
         }
         write_text(self.settings_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -29,48 +29,74 @@ class Entry:
             costs what its method really cost; then the name alone.
         role: "baseline", "method", "equal-budget" (plain training at the method's cost) or "rs2" (random subsets at
             the method's cost).
-        control_of: the method that a control belongs to.
+        control_of: the label of the method that a control belongs to; of the first, where several share it.
+        budget: the share of full training's cost that it spends; None where that shows afterwards.
     """
 
     method: str
     role: str
     control_of: str | None = None
+    budget: float | None = None
 
     @property
     def label(self) -> str:
         what = {"equal-budget": "plain, equal budget", "rs2": "RS2, equal budget"}
-        return self.method if self.control_of is None else f"{what[self.role]} ({self.control_of})"
+        if self.control_of is not None:
+            return f"{what[self.role]} ({self.control_of if self.budget is None else f'{self.budget:g}'})"
+        return self.method if self.budget is None else f"{self.method} @ {self.budget:g}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can be trained only when its method has been, whose cost it takes."""
+        return self.control_of is not None and self.budget is None
 
     @property
     def folder(self) -> str:
         name = self.method if self.control_of is None else f"{self.control_of}--{self.role}"
-        legal = legal_name(name, also=",[]")
+        if self.budget is not None:
+            name = f"{self.method}@{self.budget:g}"
+        legal = legal_name(name, also=",[]@")
         # A method may name a file, whose path may be long, or differ from another one in a "/" or a space only.
         return legal if legal == name and len(name) < 100 else f"{legal[:100]}-{derive(0, name):016x}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared: the settings of every run, the methods, the seeds, and whether controls are added."""
+    """What is compared: the settings of every run, the methods, the seeds, and whether controls are added.
+
+    With `budgets`, every method is trained at each of them, and one plain run at each is the control of all.
+    """
 
     config: TrainConfig
     methods: tuple[str, ...]
     seeds: int
     controls: bool = True
     margin: float = 0.2
+    budgets: tuple[float, ...] = ()
 
     def entries(self) -> list[Entry]:
         """All rows: the baseline first, then each method with its controls."""
         rows = [Entry(BASELINE, "baseline")]
-        for method in self.methods:
-            if method == BASELINE:
-                continue
+        methods = [method for method in self.methods if method != BASELINE]
+        for budget in self.budgets:
+            rows += (own := [Entry(method, "method", budget=budget) for method in methods])
+            if self.controls:
+                rows.append(Entry(BASELINE, "equal-budget", own[0].label if own else BASELINE, budget))
+        for method in () if self.budgets else methods:
             rows.append(Entry(method, "method"))
             if self.controls:
                 rows.append(Entry(BASELINE, "equal-budget", method))
                 if not RS2_ALONE.fullmatch(method):
                     rows.append(Entry("rs2", "rs2", method))
         return rows
+
+    def control(self, entry: Entry) -> Entry | None:
+        """Plain training at the cost of a method's row."""
+        for other in self.entries():
+            shared = entry.budget is not None and other.budget == entry.budget
+            if other.role == "equal-budget" and (shared or other.control_of == entry.label):
+                return other
+        return None
 
     def seed_numbers(self) -> range:
         return range(self.config.seed, self.config.seed + self.seeds)
@@ -83,6 +109,17 @@ def split_methods(text: str) -> tuple[str, ...]:
     if not names:
         raise LeanError(f"--methods is '{text}', but must name at least one method; see `leantrain methods`.")
     return names
+
+
+def split_budgets(text: str) -> tuple[float, ...]:
+    """The budgets of a comma-separated list, from small to large."""
+    try:
+        found = sorted({float(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        found = []
+    if not found or not all(0 < budget <= 1 for budget in found):
+        raise LeanError(f"--budgets is '{text}', but must be shares of full training's cost, such as 0.2,0.33,0.5.")
+    return tuple(found)
 
 
 def check_same(stored: TrainConfig, now: TrainConfig, given: Sequence[str]) -> None:
@@ -100,6 +137,7 @@ def expected_total(settings: Settings, examples: int, side: int) -> float:
     """About what the whole table costs, in epochs of plain training."""
     total = 0.0
     for entry in settings.entries():
-        method = entry.control_of or entry.method
-        total += expected_cost(dataclasses.replace(settings.config, method=method), examples, side)
+        method = entry.control_of if entry.waits else entry.method
+        config = dataclasses.replace(settings.config, method=method, budget=entry.budget)
+        total += expected_cost(config, examples, side)
     return total * settings.seeds

@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from leantrain.compare.curve import curves
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.compare.settings import BASELINE, Entry, Settings
 from leantrain.compare.verdict import OPEN, Difference, Verdict, difference, spread, verdict
 
 FORMAT = 1
+BASELINE_ENTRY = Entry(BASELINE, "baseline")
 
 
 def summarise(
@@ -48,13 +50,14 @@ class Summary:
             "settings": dataclasses.asdict(self.settings.config),
             "made_with": self._made_with(),
             "rows": rows,
+            "curves": curves(rows, self.settings.margin),
             "notes": {row["label"]: _about_scores(row) for row in rows if row["scores"] and row["role"] == "method"},
             "failures": {**self._stored_failures(), **failures},
         }
 
     def _made_with(self) -> dict[str, Any]:
         """Versions and hardware of the baseline's first run; a table that is printed elsewhere keeps them."""
-        return self.folder.run(Entry(BASELINE, "baseline"), self.settings.config.seed).made_with()
+        return self.folder.run(BASELINE_ENTRY, self.settings.config.seed).made_with()
 
     def _stored_failures(self) -> dict[str, str]:
         """Failures of earlier calls that have not been fixed since."""
@@ -65,8 +68,8 @@ class Summary:
     def _row(self, entry: Entry, ratios: dict[str, dict[int, float]]) -> dict[str, Any]:
         results = self.results
         own = results[entry]
-        full = results[next(e for e in results if e.role == "baseline")]
-        control = next((e for e in results if e.role == "equal-budget" and e.control_of == entry.method), None)
+        full = results[BASELINE_ENTRY]
+        control = self.settings.control(entry)
         to_full = _difference(own, full) if entry.role != "baseline" else None
         to_control = _difference(own, results[control]) if control and entry.role == "method" else None
         cost = _mean([own[s]["cost"] / full[s]["cost"] for s in own if s in full])
@@ -77,6 +80,7 @@ class Summary:
             "method": entry.method,
             "role": entry.role,
             "control_of": entry.control_of,
+            "budget": entry.budget,
             "seeds": {str(seed): _kept(result) for seed, result in own.items()},
             "accuracy": _mean([r["test_accuracy"] for r in own.values()]),
             "accuracy_spread": spread([r["test_accuracy"] for r in own.values()]),
@@ -114,7 +118,7 @@ class Summary:
         """Per row and seed, its seconds over the baseline's, from epochs that took turns in one session alone.
 
         A run trained in another session has no ratio: the machine may have been another one. Where only some epochs
-        took turns with the baseline's, the ratio would be of those and not of the run, so there is none either.
+        were trained in it, the ratio would be of those and not of the run, so there is none either.
         """
         seconds: dict[tuple[str, int], dict[int, tuple[str, float]]] = {}
         for turn in self.folder.turns():
@@ -127,9 +131,11 @@ class Summary:
             for seed in self.settings.seed_numbers():
                 own, base = seconds.get((entry.label, seed), {}), seconds.get((BASELINE, seed), {})
                 sessions = {session for session, _ in [*own.values(), *base.values()]}
-                result = results.get(seed)
-                complete = result is not None and len(own) == result["epochs"] == len(base)
-                if complete and len(sessions) == 1 and entry.role in ("baseline", "method"):
+                complete = all(
+                    seed in found and len(turns) == found[seed]["epochs"]
+                    for found, turns in ((results, own), (self.results[BASELINE_ENTRY], base))
+                )
+                if complete and len(sessions) == 1 and not entry.waits:
                     ratio = sum(s for _, s in own.values()) / sum(s for _, s in base.values())
                     ratios.setdefault(entry.label, {})[seed] = ratio
         return ratios

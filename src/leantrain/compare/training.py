@@ -20,8 +20,8 @@ from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
 from leantrain.run.signals import Interrupted, on_stop
 
-PHASES = (("baseline", "method"), ("equal-budget", "rs2"))
-"""Which roles are trained together: a control needs to know what its method cost."""
+PHASES = (False, True)
+"""Which rows are trained together, by whether they wait: a control may need to know what its method cost."""
 
 
 class Training:
@@ -68,7 +68,7 @@ class Training:
         config = dataclasses.replace(self.settings.config, seed=seed)
         images = load_images(config)
         for phase in PHASES:
-            turns = [(e, run) for e in entries if e.role in phase and (run := self._open(e, config, images))]
+            turns = [(e, run) for e in entries if e.waits is phase and (run := self._open(e, config, images))]
             while turns:
                 for entry, run in list(turns):
                     if not self._turn(entry, run):
@@ -98,9 +98,9 @@ class Training:
 
     def _config_of(self, entry: Entry, config: TrainConfig) -> TrainConfig | None:
         """A run's settings; a control's follow from what its method cost with that seed."""
-        if entry.control_of is None:
-            return dataclasses.replace(config, method=entry.method)
-        method = next(e for e in self.settings.entries() if e.method == entry.control_of and e.role == "method")
+        if not entry.waits:
+            return dataclasses.replace(config, method=entry.method, budget=entry.budget)
+        method = next(e for e in self.settings.entries() if e.label == entry.control_of and e.role == "method")
         result = self.folder.run(method, config.seed).result()
         if result is None:  # it failed, and so has nothing to be compared with
             return None
@@ -175,7 +175,7 @@ class Training:
                 (entry, seed)
                 for seed in self.settings.seed_numbers()
                 for entry in self.settings.entries()
-                if entry.role in phase
+                if entry.waits is phase
             ]
             running: dict[subprocess.Popen[bytes], tuple[Entry, int]] = {}
             try:

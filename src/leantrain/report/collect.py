@@ -114,12 +114,14 @@ def _comparison(folder: Path, share: int) -> Json:
         entry = entries.get(row["label"])
         places = [comparison.run(entry, seed) for seed in summary["seeds"]] if entry else []
         runs = [RunRecord.read(place) for place in places if place.holds_run]
-        series.append(Series(row["label"], row["role"], row["control_of"], runs))
+        budgeted = row["method"] if row["budget"] is not None else None
+        series.append(Series(row["label"], row["role"], row["control_of"], runs, budgeted))
     flags = [("--methods", ",".join(settings.methods)), ("--seeds", str(settings.seeds))]
+    flags += [("--budgets", ",".join(f"{budget:g}" for budget in settings.budgets))] if settings.budgets else []
     flags += [] if settings.controls else [("--no-controls", "")]
     flags += [("--margin", f"{settings.margin:g}")] if settings.margin != 0.2 else []
     methods = [row for row in summary["rows"] if row["role"] == "method"]
-    names = [row["label"] for row in methods] or ["plain training"]
+    names = list(dict.fromkeys(row["method"] for row in methods)) or ["plain training"]
     seeds, config = len(summary["seeds"]), settings.config
     return {
         "kind": "comparison",
@@ -131,6 +133,7 @@ def _comparison(folder: Path, share: int) -> Json:
         "margin": summary["margin"],
         "table": _comparison_table(summary["rows"]),
         "timed": any(row["time_ratio"] is not None for row in methods),
+        "curves_by_cost": [{"method": one["method"], "answer": one["answer"]} for one in summary["curves"]],
         "points": [_point(row) for row in summary["rows"] if row["accuracy"] is not None],
         "overhead": _overhead(series, {row["label"]: row["overhead"] for row in summary["rows"]}),
         **_from_runs(series, share),
@@ -175,7 +178,7 @@ def _comparison_table(rows: Sequence[Json]) -> Json:
 
 def _point(row: Json) -> Json:
     ratios = ("cost_ratio", "time_ratio", "time_ratio_spread")
-    names = ("label", "role", "control_of", "accuracy", "accuracy_spread", *ratios)
+    names = ("label", "method", "role", "control_of", "accuracy", "accuracy_spread", *ratios)
     return {**{name: row[name] for name in names}, "n": len(row["seeds"])}
 
 

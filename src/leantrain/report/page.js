@@ -61,13 +61,17 @@
   // -- how a row is drawn: colour by method, dash and hollow mark for its controls -------------------------------------
 
   function looks(study) {
-    const found = new Map();
+    const found = new Map(), methods = new Map();
     let number = 0;
     for (const row of study.series) {
-      if (row.role === "baseline") found.set(row.label, { colour: "var(--c0)", mark: "square", dash: "", width: 2.5, solid: true });
+      const known = methods.get(row.method);
+      if (row.role === "method" && known) found.set(row.label, known);  // the same method at another budget
+      else if (row.role === "baseline") found.set(row.label, { colour: "var(--c0)", mark: "square", dash: "", width: 2.5, solid: true });
       else if (row.role === "method") {
         const dash = number >= COLOURS ? "10 3" : "";
-        found.set(row.label, { colour: `var(--c${(number % COLOURS) + 1})`, mark: MARKS[number % MARKS.length], dash, width: 2.25, solid: true });
+        const look = { colour: `var(--c${(number % COLOURS) + 1})`, mark: MARKS[number % MARKS.length], dash, width: 2.25, solid: true };
+        found.set(row.label, look);
+        if (row.method) methods.set(row.method, look);
         number++;
       }
     }
@@ -297,6 +301,12 @@
           if (bx - ax > 190) svg.append(draw("text", { x: mx, y: my - 8, "text-anchor": "middle", transform: `rotate(${angle.toFixed(1)} ${mx} ${my})` }, "plain training at equal budget"));
         }
       }
+      for (const curve of study.curves_by_cost || []) {
+        const own = points.filter((p) => p.role === "method" && p.method === curve.method).sort((a, b) => at(a) - at(b));
+        const to = points.find((p) => p.role === "baseline");
+        const spot = [...own, ...(to ? [to] : [])].map((p) => [place(p), py(p.accuracy)]);
+        if (own.length) svg.append(draw("path", { class: "curve", d: path(spot), fill: "none", style: { stroke: look.get(own[0].label).colour, strokeWidth: 2 } }));
+      }
       for (const p of [...points].sort((a, b) => controlled(b) - controlled(a))) {
         const style = look.get(p.label), cx = place(p), cy = py(p.accuracy);
         const whisker = (x1, y1, x2, y2) => svg.append(draw("line", { x1, y1, x2, y2, style: { stroke: style.colour, strokeWidth: style.solid ? 1.75 : 1.25, opacity: style.solid ? 1 : 0.7 } }));
@@ -339,7 +349,8 @@
     });
     const aside = make("p", { class: "dim aside" });
     const list = make("ul", { class: "legend plain" }, study.points.map((p) => make("li", {}, swatch(look.get(p.label)), p.label)));
-    chart.plot.after(list, aside);
+    const answers = (study.curves_by_cost || []).map((curve) => make("li", {}, make("strong", {}, curve.method), `: ${curve.answer}.`));
+    chart.plot.after(...(answers.length ? [make("p", {}, "What budget keeps the accuracy of full training?"), make("ul", { class: "answers" }, answers)] : []), list, aside);
     return chart.node;
   }
 

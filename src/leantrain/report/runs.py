@@ -40,12 +40,14 @@ class Series:
 
     Attributes:
         role: as in a comparison; "method" for a plain run.
+        method: shared by rows that are one method at several budgets; else None.
     """
 
     label: str
     role: str
     control_of: str | None
     runs: list[RunRecord]
+    method: str | None = None
 
     @property
     def first(self) -> RunRecord | None:
@@ -53,4 +55,4 @@ class Series:
         return next((run for run in self.runs if run.rows), None)
 
     def described(self) -> Json:
-        return {"label": self.label, "role": self.role, "control_of": self.control_of}
+        return {"label": self.label, "method": self.method, "role": self.role, "control_of": self.control_of}
