@@ -6,6 +6,9 @@ No model: batches of 128, cropped, mirrored and normalised, and thrown away. Two
   through torchvision transforms, as `torchvision.datasets.CIFAR10` does it
 - EuroSAT-10k, a folder of 64-pixel JPEGs: the same two, against `torchvision.datasets.ImageFolder`
 
+And leantrain against itself: a folder of 256-pixel JPEGs (EuroSAT's, enlarged), shown at 224 pixels and at half of
+that, as a method that shows examples smaller asks for them. The codec then decodes at a half or a quarter.
+
 A chunk is one epoch; workers persist from one to the next. Contenders take turns in one process, ratios are taken
 within a round and given as median (min–max).
 
@@ -18,6 +21,7 @@ results/loader.json.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from typing import Any
 import torch
 from _common import Spread, alternate, finish, markdown, parser, progress, ratios
 from _naive import PilImages, shuffled_loader, train_transform
+from PIL import Image
 from torch import nn
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
@@ -62,12 +67,45 @@ def main() -> None:
                 "rounds": rates,
             }
     table = markdown(("set", "workers", "torchvision, images/s", "leantrain, images/s", "times as fast"), rows)
-    finish("loader", arguments, table, result, n=arguments.rounds)
+    small, result["256-pixel JPEGs, half size"] = smaller(arguments)
+    finish("loader", arguments, f"{table}\n\n{small}", result, n=arguments.rounds)
 
 
-def ours(images: ImageSet, batch_size: int, workers: int, seed: int) -> Callable[[], int]:
+def smaller(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """A folder of larger JPEGs at full and at half size, from one worker's point of view."""
+    with tempfile.TemporaryDirectory() as folder:
+        progress("enlarging JPEGs")
+        _enlarge(Path(folder), arguments.large_images, arguments.seed)
+        images = data.load(folder, image_size=224, seed=arguments.seed)
+        contenders = {
+            "full size": ours(images, arguments.batch_size, 0, arguments.seed),
+            "half size": ours(images, arguments.batch_size, 0, arguments.seed, "input-scaling[size=112]"),
+        }
+        rates = alternate(contenders, arguments.rounds)
+    speeds = {who: Spread.of(values) for who, values in rates.items()}
+    factor = ratios(rates, "half size", "full size")
+    row = ("256-pixel JPEGs", speeds["full size"].text(0), speeds["half size"].text(0), factor.text())
+    table = markdown(("set", "224 pixels, images/s", "112 pixels, images/s", "times as fast"), [row])
+    per_second = {who: speed._asdict() for who, speed in speeds.items()}
+    return table, {"ratio": factor._asdict(), "images_per_second": per_second, "rounds": rates}
+
+
+def _enlarge(folder: Path, number: int, seed: int) -> None:
+    """Some of EuroSAT's images at 256 pixels, as a folder of classes."""
+    source = data.load("eurosat10k", train_limit=number, seed=seed)
+    pixels, targets = source.train.batch(torch.arange(number), data.EVALUATION)
+    for place, (picture, target) in enumerate(zip(pixels, targets.tolist(), strict=True)):
+        image = Image.fromarray(picture.permute(1, 2, 0).numpy()).resize((256, 256), Image.Resampling.BICUBIC)
+        for part in ("train", "test"):  # a set needs both, and this benchmark reads the first
+            file = folder / part / source.classes[target] / f"{place}.jpg"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            image.save(file, quality=90)
+
+
+def ours(images: ImageSet, batch_size: int, workers: int, seed: int, method: str = "plain") -> Callable[[], int]:
     """One epoch of planned batches, augmented where they would be trained on."""
-    lean = leantrain.attach(nn.Identity(), images.train, "plain", epochs=1000, seed=seed)
+    example = torch.zeros(2, images.channels, images.image_size, images.image_size)
+    lean = leantrain.attach(nn.Identity(), images.train, method, epochs=1000, seed=seed, example=example)
     loader = lean.loader(batch_size, num_workers=workers, persistent_workers=workers > 0)
     augment = Augment(images, seed, "cpu")
 
@@ -110,9 +148,10 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--jpeg-images", type=int, default=8_000, help="JPEG files per chunk (default: 8000)")
     options.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="DataLoader workers (default: 0 2)")
     options.add_argument("--threads", type=int, help="torch's threads (default: torch's choice)")
+    options.add_argument("--large-images", type=int, default=1_000, help="256-pixel JPEGs per chunk (default: 1000)")
     arguments = options.parse_args()
     if arguments.quick:
-        arguments.rounds, arguments.cifar_images, arguments.jpeg_images = 2, 512, 256
+        arguments.rounds, arguments.cifar_images, arguments.jpeg_images, arguments.large_images = 2, 512, 256, 100
     return arguments
 
 

@@ -112,6 +112,7 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
         torch.set_num_threads(config.threads)
     images = load_images(config)
     config = resolve(config, images)
+    assert config.batch_size is not None
     display = make_score_display()
     examples = len(images.train)
     display.note(

@@ -129,9 +129,16 @@ def _headline(run: Run) -> str:
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes; {config.method}, "
         f"{config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
-        f"cost {'about' if run.lean.decides_inside else 'at most'} {cost:.1f} epochs, "
-        f"about {_duration(expected_seconds(run))}"
+        f"cost {_cost(run, cost)}, about {_duration(expected_seconds(run))}"
     )
+
+
+def _cost(run: Run, epochs: float) -> str:
+    """What a run will cost, in epochs of plain training, and how sure that is."""
+    if run.lean.budget is not None:
+        share = f"{epochs:.1f} epochs, {run.lean.budget:.0%} of plain training's"
+        return f"{share}, give or take two batches" if run.lean.decides_inside else share
+    return f"{'about' if run.lean.decides_inside else 'at most'} {epochs:.1f} epochs"
 
 
 def _duration(seconds: float) -> str:

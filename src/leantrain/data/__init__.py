@@ -14,11 +14,11 @@ import torch
 
 from leantrain.data import parts, sources
 from leantrain.data.augment import Augment
-from leantrain.data.images import FileImages, Images, ImageSet, MemoryImages, check_labels, some
+from leantrain.data.images import EVALUATION, FileImages, Images, ImageSet, MemoryImages, check_labels, some
 from leantrain.data.sources import NAMES, default_root
 from leantrain.errors import LeanError
 
-__all__ = ["NAMES", "Augment", "FileImages", "ImageSet", "Images", "MemoryImages", "default_root", "load"]
+__all__ = ["EVALUATION", "NAMES", "Augment", "FileImages", "ImageSet", "Images", "MemoryImages", "default_root", "load"]
 
 
 def load(

@@ -94,7 +94,7 @@ class Record:
         if planned == epoch - 1:  # judge what it recorded, without planning another epoch
             ledger = Ledger(len(lean["ledger"]["loss"]))
             ledger.load_state_dict(lean["ledger"])
-            moment = Moment(epoch, 1.0, lean["epochs"], self.config.batch_size)
+            moment = Moment(epoch, 1.0, lean["epochs"], lean["planned_for"])
             state = method.idle(state, ledger.scoped(str(place)), moment)
         elif planned != epoch:  # cut inside that epoch, its report is there already
             return {}

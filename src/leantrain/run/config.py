@@ -63,7 +63,12 @@ class TrainConfig:
         "spend this share of what plain training costs, schedule fully decayed; 0.5 is half",
         above=0.0,
     )
-    batch_size: int = _flag("Training", 128, "examples (or composites) per optimiser step", low=1)
+    batch_size: int | None = _flag(
+        "Training",
+        None,
+        "examples (or composites) per optimiser step (default: 32 to 128, so that a full run has 2,500 steps or more)",
+        low=1,
+    )
     optimizer: str = _flag("Training", "sgd", "sgd has Nesterov momentum", choices=("sgd", "adam", "adamw"))
     lr: float | None = _flag(
         "Training",

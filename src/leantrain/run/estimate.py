@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """What a run of these settings costs at most, in epochs of plain training."""
-    assert config.epochs is not None
+    assert config.epochs is not None and config.batch_size is not None
     method, budget = choose_method(config.method, config.budget)
     return estimate.expected_cost(
         method,
@@ -34,7 +34,7 @@ def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
 def warm_up(run: Run) -> float:
     """Seconds per example of one forward and backward pass, tried on a copy of the model; it also warms the caches."""
     model = copy.deepcopy(run.module).train()
-    size = min(run.config.batch_size, len(run.images.train), 64)
+    size = min(run.batch_size, len(run.images.train), 64)
     index = torch.arange(size)
     inputs, targets = (x.to(run.device) for x in run.images.train.batch(index, 0))
     seconds = math.inf

@@ -56,7 +56,8 @@ class Run:
     def __init__(
         self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None
     ) -> None:
-        assert config.model is not None and config.epochs is not None
+        assert config.model is not None and config.epochs is not None and config.batch_size is not None
+        self.batch_size = config.batch_size
         self.config = config
         self.images = images
         self.folder = None if out is None else RunFolder(out)
@@ -159,7 +160,7 @@ class Run:
         if self.lean.score_request is not None:
             self.lean.check_affordable(methods.scores_cost * len(self.images.train))
         else:
-            self.lean.start_epoch(self.config.batch_size)
+            self.lean.start_epoch(self.batch_size)
 
     def _make_scores(self) -> None:
         """Train the short ensembles that the method's scores come from; their cost and their time are this run's.

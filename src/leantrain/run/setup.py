@@ -41,12 +41,15 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
     """Fill in what the user left open, to suit the data and the machine."""
     device = machine.choose_device(config.device)
     base_lr = 0.2 if config.optimizer == "sgd" else 0.001
+    epochs = config.epochs or default_epochs(len(images.train))
+    batch_size = config.batch_size or default_batch_size(len(images.train), epochs)
     chosen: dict[str, Any] = {
         "device": str(device),
         "precision": machine.choose_precision(config.precision, device),
         "model": config.model or default_model(images.image_size, len(images.train), device.type),
-        "epochs": config.epochs or default_epochs(len(images.train)),
-        "lr": config.lr or base_lr * config.batch_size / 128,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": config.lr or base_lr * batch_size / 128,
         "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
         "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
     }
@@ -59,6 +62,11 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
 def default_epochs(examples: int) -> int:
     """Small sets need more passes: about 800,000 examples in all, between 16 and 40 epochs."""
     return max(16, min(40, round(800_000 / examples)))
+
+
+def default_batch_size(examples: int, epochs: int) -> int:
+    """The largest of 32, 64 and 128 with which a full run has 2,500 steps; small sets do better with more steps."""
+    return max([size for size in (32, 64, 128) if examples * epochs >= 2500 * size], default=32)
 
 
 def build_model(config: TrainConfig, images: ImageSet, *, fresh: bool = True) -> nn.Module:
@@ -111,7 +119,7 @@ def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device
 
 def evaluation_batches(part: Images, config: TrainConfig) -> Iterator[Batch]:
     """Any part of a data set in order and without augmentation, through the same loader as training."""
-    sampler = InOrder(len(part), max(config.batch_size, 256))
+    sampler = InOrder(len(part), max(config.batch_size or 0, 256))
     options = {"num_workers": config.workers or 0, "pin_memory": bool(config.pin_memory)}
     dataset = PlannedDataset(part, None, (0, 1))
     return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))
