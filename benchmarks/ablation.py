@@ -95,6 +95,8 @@ def outcome(study: Study, method: str, seed: int, budget: float | None, out: Pat
             epochs=study.epochs,
             method=method,
             budget=budget,
+            batch_size=128,  # with this warm-up the default when the tables were measured
+            schedule="linear[warmup=0.15]",
             seed=seed,
             eval_every=10_000,
             threads=torch.get_num_threads(),

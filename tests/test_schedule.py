@@ -19,9 +19,9 @@ def test_they_rise_to_one_and_end_at_zero(name: str) -> None:
     assert values[peak:] == sorted(values[peak:], reverse=True)
 
 
-def test_linear_warms_up_over_fifteen_percent() -> None:
+def test_linear_warms_up_over_five_percent() -> None:
     linear = parse_schedule("linear")
-    assert [linear.at(p, 1) for p in (0.0, 0.075, 0.15, 0.575)] == pytest.approx([0.0, 0.5, 1.0, 0.5])
+    assert [linear.at(p, 1) for p in (0.0, 0.025, 0.05, 0.525)] == pytest.approx([0.0, 0.5, 1.0, 0.5])
     assert parse_schedule("linear[warmup=0]").at(0.0, 1) == 1.0
 
 

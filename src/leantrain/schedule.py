@@ -34,7 +34,7 @@ class Linear(Schedule):
     """Linear warm-up, then linear to zero."""
 
     name: ClassVar[str] = "linear"
-    warmup: float = option(0.15, "share of the run spent warming up", low=0.0, below=1.0)
+    warmup: float = option(0.05, "share of the run spent warming up", low=0.0, below=1.0)
 
     def at(self, progress: float, epochs: float) -> float:
         if progress < self.warmup:

@@ -283,8 +283,8 @@ def test_a_model_that_breaks_in_its_last_step_is_reported_too(precision: str, tm
 
 
 def test_an_empty_setting_in_a_config_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("batch_size:\n")
-    with pytest.raises(LeanError, match="batch_size has no value"):
+    (tmp_path / "c.yaml").write_text("momentum:\n")
+    with pytest.raises(LeanError, match="momentum has no value"):
         call("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "o")
 
 

@@ -13,7 +13,7 @@ from leantrain import _torchvision
 from leantrain.errors import LeanWarning
 from leantrain.forms import FORMS
 from leantrain.methods.growing import Growth
-from leantrain.methods.lean import WAYS, growth
+from leantrain.methods.lean import shares, ways
 from leantrain.models import build
 from leantrain.tokens import Tokens, find_tokens
 
@@ -62,22 +62,24 @@ def train(lean: leantrain.Lean, batch_size: int = 8) -> dict[str, float]:
 # -- the schedule ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", WAYS)
-@pytest.mark.parametrize("budget", [0.05, 0.2, 1 / 3, 0.5, 0.7, 0.9, 1.0, 2.0])
-def test_shares_make_a_whole_and_every_run_ends_whole(kind: str, budget: float) -> None:
-    made = growth(kind, budget)
-    assert sum(made.shares) == pytest.approx(1.0)
-    assert all(share >= 0 for share in made.shares)
-    assert made.values[-1] == 1.0 and made.shares[-1] > 0
-    assert budget * made.passes <= max(1.0, budget) + 1e-9 or made.shares == growth(kind, 0.01).shares
+@pytest.mark.parametrize(
+    ("side", "sides"), [(32, (16, 24)), (28, (16, 24)), (64, (32, 48)), (224, (112, 168)), (20, (16, 16)), (8, (8, 8))]
+)
+def test_sides_are_multiples_of_eight_and_not_too_small(side: int, sides: tuple[int, int]) -> None:
+    shrunk, tokens = ways(side, 0.5)
+    assert [round(value * side) for value in shrunk.values] == [*sides, side]
+    assert tokens.values == (0.5, 0.75, 1.0)
 
 
-def test_a_smaller_budget_spends_more_on_smaller_examples() -> None:
-    budgets = [1.0, 0.9, 0.7, 0.5, 0.4, 0.3]
-    shares = [growth("shrunk", budget).shares for budget in budgets]
-    assert [share[0] for share in shares] == sorted(share[0] for share in shares)
-    assert [share[-1] for share in shares] == sorted((share[-1] for share in shares), reverse=True)
-    assert shares[0] == (0.0, 0.0, 1.0)  # the whole cost is plain training
+def test_a_smaller_budget_spends_more_of_itself_on_smaller_examples() -> None:
+    spent = [shares(budget) for budget in (2.0, 1.0, 0.7, 0.5, 1 / 3, 0.2, 0.01)]
+    assert all(sum(parts) == pytest.approx(1.0) and min(parts) > 0.09 for parts in spent)
+    assert [parts[0] for parts in spent] == sorted(parts[0] for parts in spent)
+    assert shares(0.5) == pytest.approx((0.3, 0.4, 0.3))
+
+
+def test_half_the_cost_pays_for_as_many_passes_as_full_training_makes() -> None:
+    assert 0.5 * ways(32, 0.5)[0].passes == pytest.approx(1.0, abs=0.15)
 
 
 def test_passes_are_counted_by_what_an_example_costs() -> None:
@@ -96,7 +98,7 @@ def test_the_budget_is_kept_and_spent_as_planned(epochs: int, budget: float) -> 
     # Within one per cent, or the four examples that half a batch is in a run of a few hundred.
     assert lean.cost == pytest.approx(budget * epochs * 96, rel=0.01, abs=4)
     assert lean.progress == 1.0
-    expected = growth("shrunk", budget).shares
+    expected = shares(budget)
     names = ("shrunk 0.5", "shrunk 0.75", "whole")
     one_batch = 8 / (budget * epochs * 96)
     assert [spent.get(name, 0.0) for name in names] == pytest.approx(expected, abs=0.02 + one_batch)
@@ -136,6 +138,11 @@ def test_a_transformer_of_one_size_drops_tokens() -> None:
     assert set(spent) == {"tokens 0.5", "tokens 0.75", "whole"}
     assert lean.cost_share == pytest.approx(0.5, rel=0.01)
     assert set(train(leantrain.attach(vit(dynamic=True), images(), epochs=8, budget=0.5))) >= {"shrunk 0.5"}
+
+
+def test_images_that_are_small_already_train_plain_epochs() -> None:
+    tiny = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+    assert train(leantrain.attach(tiny, images(32, 16), epochs=4, budget=0.5)) == {"whole": pytest.approx(1.0)}
 
 
 def test_what_takes_neither_trains_plain_epochs_and_says_so() -> None:

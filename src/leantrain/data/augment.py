@@ -26,7 +26,6 @@ class Augment:
 
     def __init__(self, images: ImageSet, seed: int, device: torch.device | str) -> None:
         self.pad = images.pad
-        self.side = images.image_size
         self.flip = images.flip
         self.seed = seed
         self.device = torch.device(device)
@@ -44,22 +43,20 @@ class Augment:
     def train(self, inputs: Tensor, index: Tensor, epoch: int) -> Tensor:
         """Crop, mirror and normalise `inputs`, (n, C, H, W) bytes; float32 and channels_last come out.
 
-        What a crop shows from beyond the edge has the set's mean colour, which is exactly 0 after normalisation. Images
-        that come smaller are shifted less, by the same share of their side.
+        What a crop shows from beyond the edge has the set's mean colour, which is exactly 0 after normalisation.
         """
         pixels = _nhwc(inputs)
-        pad = round(self.pad * pixels.shape[1] / self.side)
-        if not (pad or self.flip):
+        if not (self.pad or self.flip):
             return self._normalise(pixels).permute(0, 3, 1, 2)
         # Drawn where the index lives and moved afterwards: the numbers are the same on every device.
         draws = rng.uniform(self.seed, epoch, index, 3).to(pixels.device, non_blocking=True)
         mirrored = (draws[:, 2] < 0.5) if self.flip else torch.zeros_like(draws[:, 2], dtype=torch.bool)
-        if not pad:
+        if not self.pad:
             turned = torch.where(mirrored.view(-1, 1, 1, 1), pixels.flip(2), pixels)
             return self._normalise(turned).permute(0, 3, 1, 2)
 
         number, height, width, channels = pixels.shape
-        offset = (draws[:, :2] * (2 * pad + 1)).long() - pad
+        offset = (draws[:, :2] * (2 * self.pad + 1)).long() - self.pad
         rows = torch.arange(height, device=pixels.device) + offset[:, :1]
         cols = torch.arange(width, device=pixels.device) + offset[:, 1:]
         cols = torch.where(mirrored.unsqueeze(1), cols.flip(1), cols)

@@ -1,0 +1,151 @@
+"""Does `lean` keep the accuracy at half and at a third of the cost, beside plain training of the same cost, over seeds?
+
+    python benchmarks/lean.py --set cifar10          10,000 images, 32 px, resnet8 of width 16
+    python benchmarks/lean.py --set fashion-mnist    10,000 images, 28 px, grey, width 8
+    python benchmarks/lean.py --set eurosat10k       5,000 images, 64 px, width 8
+    python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
+    python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
+
+16 epochs; batch size, learning rate and schedule are the defaults, which were chosen on `--validation`, never on the
+test set. Each is a `leantrain compare --budgets …`: its runs take turns epoch by epoch in one process, so that times
+are ratios. It goes on where it stopped. Results: docs/methods/lean.md and results/lean-SET-STUDY.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from _common import finish, markdown, parser
+
+import leantrain
+from leantrain.cli import cli
+from leantrain.compare.verdict import Difference
+from leantrain.draft import Draft
+from leantrain.forms import Form
+from leantrain.ledger import Ledger
+from leantrain.methods import Moment, State
+from leantrain.plan import Groups
+from leantrain.shrinking import Shrunk
+
+
+class Study(NamedTuple):
+    methods: tuple[str, ...]
+    budgets: tuple[float, ...]
+    seeds: int
+
+
+SETS = {"cifar10": (10_000, 16), "fashion-mnist": (10_000, 8), "eurosat10k": (5_000, 8)}
+"""Images to train on, and the width of the network."""
+
+STUDIES = {
+    "main": Study(("lean",), (0.33, 0.5), 5),
+    "rivals": Study(("rs2", "infobatch", "mixtrain-cutmix", "progressive-resizing"), (0.5,), 3),
+    "parts": Study(
+        (
+            "lean",
+            "shuffled-sizes",
+            "progressive-resizing[small=0.2,middle=0.4]",
+            "progressive-resizing[small=0.0,middle=0.8]",
+            "progressive-resizing[small=0.8,middle=0.0]",
+        ),
+        (0.5,),
+        3,
+    ),
+}
+
+
+@leantrain.register_method
+@dataclass(frozen=True)
+class ShuffledSizes(leantrain.Method):
+    """The control of growing: lean's sizes and shares, in every epoch and in random order, so that nothing grows."""
+
+    name: ClassVar[str] = "shuffled-sizes"
+    SIZES: ClassVar[dict[float, float]] = {0.5: 0.4, 0.75: 0.4, 1.0: 0.2}
+
+    def forms(self, side: int) -> tuple[Form, ...]:
+        return tuple(Form.of(shrunk=scale) for scale in self.SIZES if scale < 1)
+
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        passes = [share / Shrunk.size(scale) for scale, share in self.SIZES.items()]
+        order = torch.randperm(len(draft), generator=rng)
+        counts = [round(len(draft) * count / sum(passes)) for count in passes[:-1]]
+        parts = order.split([*counts, len(draft) - sum(counts)])
+        (group,) = draft.groups
+        shown = [
+            Groups(group.index[part], Form.of(shrunk=scale) if scale < 1 else Form())
+            for scale, part in zip(self.SIZES, parts, strict=True)
+        ]
+        return draft.regroup(shown), state
+
+
+def main() -> None:
+    arguments = _arguments()
+    study = STUDIES[arguments.study]
+    size, width = (200, 4) if arguments.quick else SETS[arguments.set]
+    seeds = arguments.seeds or study.seeds
+    budgets = arguments.budgets or ",".join(f"{budget:g}" for budget in study.budgets)
+    out = Path(arguments.out) / f"{arguments.set}-{arguments.study}{'-quick' * arguments.quick}"
+    words: list[object] = ["compare", "--data", "digits" if arguments.quick else arguments.set]
+    words += ["--train-limit", size, "--model", "resnet8", "--width", width, "--epochs", 2 if arguments.quick else 16]
+    words += ["--threads", arguments.threads, "--seed", arguments.seed, "--seeds", seeds, "--budgets", budgets]
+    words += ["--methods", arguments.methods or ",".join(study.methods), "--no-history", "--out", out]
+    words += ["--eval-every", 16]
+    words += ["--resume"] if (out / "compare.yaml").exists() else []
+    cli.main(args=[str(word) for word in words], standalone_mode=False)
+    content = json.loads((out / "compare.json").read_text())
+    kept = ("label", "cost_ratio", "time_ratio", "accuracy", "accuracy_spread", "seeds")
+    result = {
+        "rows": [{**{name: row[name] for name in kept}, **_differences(row)} for row in content["rows"]],
+        "curves": content["curves"],
+        "settings": {name: value for name, value in content["settings"].items() if name not in ("out", "data_root")},
+    }
+    finish(f"lean-{arguments.set}-{arguments.study}", arguments, _table(content["rows"]), result, n=seeds)
+
+
+def _differences(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("difference_to_full", "difference_to_control")}
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    def points(value: dict[str, Any] | None) -> str:
+        return "" if value is None else Difference.from_json(value).text()
+
+    def share(value: float | None) -> str:
+        return "" if value is None else f"{value:.2f}"
+
+    lines = [
+        (
+            row["label"],
+            share(row["cost_ratio"]),
+            share(row["time_ratio"]),
+            f"{100 * row['accuracy']:.2f} ± {100 * (row['accuracy_spread'] or 0):.2f}",
+            points(row["difference_to_full"]),
+            points(row["difference_to_control"]),
+        )
+        for row in rows
+        if row["accuracy"] is not None
+    ]
+    return markdown(("trained how", "cost", "time", "accuracy", "Δ to full", "Δ to plain at that cost"), lines)
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--set", choices=tuple(SETS), default="cifar10", help="(default: cifar10)")
+    options.add_argument("--study", choices=tuple(STUDIES), default="main", help="(default: main)")
+    options.add_argument("--seeds", type=int, help="(default: 5, the other studies 3)")
+    options.add_argument("--budgets", help="(default: 0.33,0.5, the other studies 0.5)")
+    options.add_argument("--methods", help="instead of the study's")
+    options.add_argument("--threads", type=int, default=1, help="torch's threads (default: 1)")
+    options.add_argument("--out", default="runs/benchmarks/lean", help="(default: runs/benchmarks/lean)")
+    return options.parse_args()
+
+
+if __name__ == "__main__":
+    main()
