@@ -18,11 +18,11 @@ BATCH_SIZE = 32
 LR = 0.05
 
 
-def digits() -> tuple[TensorDataset, TensorDataset]:
+def digits(side: int = 16) -> tuple[TensorDataset, TensorDataset]:
     """1,500 digits to train on and 297 to test with."""
     images, labels = load_digits(return_X_y=True)
     small = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1
-    inputs = F.interpolate(small, scale_factor=2, mode="bilinear")
+    inputs = F.interpolate(small, size=(side, side), mode="bilinear")
     targets = torch.tensor(labels)
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
     train, test = order[:1500], order[1500:]

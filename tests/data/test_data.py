@@ -15,15 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import leantrain
 from leantrain import data, rng
 from leantrain.data import Augment, FileImages, ImageSet, MemoryImages, decode, parts
 from leantrain.errors import LeanError
+from leantrain.forms import Form
 
 HOSTILE = ["<script>alert(1)</script>".replace("/", "∕"), 'it\'s "quoted"', "Größe 漢字 🐈", "a\nb", " spaced "]
 
@@ -457,6 +460,35 @@ def test_large_pictures_are_cropped_by_seed_epoch_and_index_only(tmp_path: Path)
     assert not torch.equal(everything(part, epoch=2), whole)
     assert not torch.equal(everything(data.load(str(tmp_path), seed=4).train, epoch=1), whole)
     assert torch.equal(everything(part), everything(data.load(str(tmp_path), seed=4).train))  # evaluation: no chance
+
+
+def test_large_pictures_that_are_to_be_shown_small_are_decoded_small(tmp_path: Path) -> None:
+    large = data.load(str(tree(tmp_path / "large", ["a", "b"], 3, side=128, suffix=".jpg")), image_size=112).train
+    assert isinstance(large, FileImages) and large.shows == {"shrunk"}
+    index = torch.arange(len(large))
+    whole, half = (large.batch(index, 1, form)[0] for form in (Form(), Form.of(shrunk=0.5)))
+    assert half.shape[-2:] == (56, 56)
+    again = F.interpolate(whole.float(), size=(56, 56), mode="bilinear", antialias=True)
+    assert float((half.float() - again).abs().mean()) < 8  # the same window, through another filter
+    small = data.load(str(tree(tmp_path / "small", ["a", "b"], 3, side=64, suffix=".jpg"))).train
+    assert isinstance(small, FileImages) and not small.shows  # they are cropped on the device, and shrunk after that
+
+
+def test_what_was_decoded_small_is_not_shrunk_again(tmp_path: Path) -> None:
+    images = data.load(str(tree(tmp_path, ["a", "b"], 4, side=128, suffix=".jpg")), image_size=112)
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    shown: list[torch.Size] = []
+    model.register_forward_pre_hook(
+        lambda module, given: shown.append(given[0].shape[-2:]) if module.training else None
+    )
+    augment = Augment(images, 0, "cpu")
+    example = augment.evaluate(images.train.batch(torch.arange(2), -1)[0])
+    lean = leantrain.attach(model, images.train, "input-scaling[size=48]", epochs=1, prepare=augment, example=example)
+    shown.clear()  # of the size that was tried
+    for batch in lean.loader(4):
+        assert batch.inputs.shape[-2:] == (48, 48)
+        lean.loss(batch)
+    assert set(shown) == {(48, 48)}
 
 
 def test_the_evaluation_view_is_the_middle_seven_eighths() -> None:
