@@ -59,6 +59,8 @@ def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         model="resnet8",
         width=arguments.width,
         epochs=arguments.epochs,
+        batch_size=128,  # with this warm-up the default when it was measured
+        schedule="linear[warmup=0.15]",
         precision="bf16",
         seed=seed,
         eval_every=arguments.epochs,  # the last epoch counts, and evaluations are not what is timed

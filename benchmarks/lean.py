@@ -29,6 +29,7 @@ from leantrain.draft import Draft
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods import Moment, State
+from leantrain.methods.lean import ways
 from leantrain.plan import Groups
 from leantrain.shrinking import Shrunk
 
@@ -65,22 +66,22 @@ class ShuffledSizes(leantrain.Method):
     """The control of growing: lean's sizes and shares, in every epoch and in random order, so that nothing grows."""
 
     name: ClassVar[str] = "shuffled-sizes"
-    SIZES: ClassVar[dict[float, float]] = {0.5: 0.4, 0.75: 0.4, 1.0: 0.2}
 
     def forms(self, side: int) -> tuple[Form, ...]:
-        return tuple(Form.of(shrunk=scale) for scale in self.SIZES if scale < 1)
+        return ways(side, 0.5)[0].forms
 
     def draft(
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
-        passes = [share / Shrunk.size(scale) for scale, share in self.SIZES.items()]
+        growth = ways(moment.side, moment.budget or 1.0)[0]
+        passes = [share / Shrunk.size(scale) for scale, share in zip(growth.values, growth.shares, strict=True)]
         order = torch.randperm(len(draft), generator=rng)
         counts = [round(len(draft) * count / sum(passes)) for count in passes[:-1]]
         parts = order.split([*counts, len(draft) - sum(counts)])
         (group,) = draft.groups
         shown = [
             Groups(group.index[part], Form.of(shrunk=scale) if scale < 1 else Form())
-            for scale, part in zip(self.SIZES, parts, strict=True)
+            for scale, part in zip(growth.values, parts, strict=True)
         ]
         return draft.regroup(shown), state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 
@@ -87,7 +88,14 @@ def test_truncated_spends_what_is_left_to_the_example_and_at_least_one_batch() -
     assert cut.offsets.diff().tolist() == [10, 10, 7, 7]  # no batch so small that BatchNorm would suffer
     assert plan.truncated(3).offsets.diff().tolist() == [3]
     assert plan.truncated(1000) is plan
-    assert len(plan.truncated(0.1)) == 1
+    assert plan.truncated(0.1).examples == plan.truncated(-4).examples == 1  # so that a run ends
+
+
+def test_truncated_leaves_less_than_half_a_batch_out_where_the_form_has_just_changed() -> None:
+    plan = whole_plan(0, torch.arange(40), 10, generator(0))
+    plan = dataclasses.replace(plan, forms=(Form.of(shrunk=0.5), Form()), form_of=torch.tensor([0, 0, 1, 1]))
+    assert plan.truncated(5 + 3).offsets.diff().tolist() == [10, 10]
+    assert plan.truncated(5 + 6).offsets.diff().tolist() == [10, 10, 6]
 
 
 def test_truncated_takes_composites_by_whole_batches() -> None:

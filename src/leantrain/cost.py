@@ -1,7 +1,7 @@
 """Cost: work in units of one plain forward + backward of one example, so that methods compare across machines.
 
 A backward pass does about twice the arithmetic of a forward pass. An input counts by its share of the full picture's
-pixels, and a composite is one input however many examples it shows.
+pixels, or of its tokens, and a composite is one input however many examples it shows.
 """
 
 from __future__ import annotations

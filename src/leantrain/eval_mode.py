@@ -10,6 +10,13 @@ from torch import nn
 
 
 @contextlib.contextmanager
+def trial(model: nn.Module) -> Iterator[None]:
+    """For trying whether a model takes something: no gradients, evaluation mode, and nothing compiled for it."""
+    with torch.no_grad(), eval_mode(model), torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Every module in evaluation mode inside, and each back in its own mode after.
 

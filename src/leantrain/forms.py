@@ -1,8 +1,8 @@
 """Forms: how examples are shown to the model. Each kind of form is one class that knows all there is to know of it.
 
 A kind says what its inputs cost, which of its values a model takes, and how a batch is shown in it. It registers
-itself, and drafts, plans, costs and checkpoints handle it from then on. `shrinking.py` and `mixing.py` hold the
-built-in ones.
+itself, and drafts, plans, costs and checkpoints handle it from then on. `shrinking.py`, `tokens.py` and
+`mixing.py` hold the built-in ones.
 """
 
 from __future__ import annotations
@@ -92,6 +92,10 @@ class FormKind(ABC):
     def fit(self, value: float) -> float:
         """The nearest value that the model takes; a LeanError where there is none. Asked before an epoch needs it."""
         return value
+
+    def close(self) -> None:
+        """Leave the model as it was before the form was attached to it."""
+        return
 
     @abstractmethod
     def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:

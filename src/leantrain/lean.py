@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,24 @@ from leantrain.thinning import gather
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Batch], Batch]
+
+
+class Unpaid(NamedTuple):
+    """What of the candidates that were looked at is not in the run's cost yet, as their batch has not been trained.
+
+    Attributes:
+        cost: of looking at them.
+        kept: how many were kept and wait.
+        size: what one of these costs.
+    """
+
+    cost: float = 0.0
+    kept: int = 0
+    size: float = 1.0
+
+    @staticmethod
+    def waiting(leftover: Batch | None) -> Unpaid:
+        return Unpaid() if leftover is None else Unpaid(0.0, len(leftover), leftover.form.size)
 
 
 class Lean:
@@ -103,7 +121,7 @@ class Lean:
         self.method, self.budget = choose_method(method, budget)
         """As it was given; a single method, or a chain."""
         self._chain: Chain = as_chain(self.method)
-        for text in self._chain.warnings(epochs):
+        for text in self._chain.warnings(epochs, self.budget):
             warnings.warn(text, LeanWarning, stacklevel=2)
         self.epochs = epochs
         self.seed = seed
@@ -123,6 +141,7 @@ class Lean:
         self._done = 0
         self._leftover: Batch | None = None  # kept of the candidates so far, and not yet trained
         self._ahead: dict[str, Any] = {}  # what looking at candidates changed in the state, ahead of their training
+        self._unpaid = Unpaid()
         self._done_cost = 0.0
         self._done_examples = 0
         self._done_steps = 0
@@ -241,10 +260,9 @@ class Lean:
     @property
     def _is_spent(self) -> bool:
         """Whether what is left of the budget, once those that wait are trained, is not worth a batch of its own."""
-        assert self._total_cost is not None and self._plan is not None
-        size, waiting = self._plan.forms[-1].size, 0 if self._leftover is None else len(self._leftover)
-        left = self._total_cost - self.cost - training_cost(waiting, size)
-        return left < 0.5 * training_cost(self._planned_for, size)
+        assert self._total_cost is not None
+        left = self._total_cost - self.cost - self._unpaid.cost - training_cost(self._unpaid.kept, self._unpaid.size)
+        return left < 0.5 * training_cost(self._planned_for, self._unpaid.size)
 
     @property
     def score_request(self) -> ScoreRequest | None:
@@ -285,7 +303,7 @@ class Lean:
         left = math.inf if self._total_cost is None else self._total_cost - self.cost
         shown = self._presenter
         moment = Moment(
-            self.epoch + 1, start, self.epochs, batch_size, shown.side, left, budget=self.budget, kinds=shown.kinds
+            self.epoch + 1, start, self.epochs, batch_size, shown.side, left, budget=self.budget, kinds=shown.granted
         )
         self._agree()
         rng = generator(self.seed, "plan", moment.epoch)
@@ -345,7 +363,7 @@ class Lean:
 
     def _measure(self, index: Tensor, moment: Moment) -> None:
         """Look at the losses of examples without training on them, at the size at which the others were trained."""
-        form = WHOLE if self._plan is None else self._plan.forms[0].alone()
+        form = WHOLE if self._plan is None else self._plan.forms[int(self._plan.form_of[-1])].alone()
         with self.clock.measure("measuring", self._device(self.model)):
             ranks = self._dataset.ranks
             mine = index.tensor_split(ranks)[self._dataset.rank]
@@ -365,12 +383,14 @@ class Lean:
         """Full batches of what the method keeps of these candidates."""
         self._ahead = {}
         waiting = None if self._leftover is None else self._leftover.to(self._device(self.model))
+        self._unpaid = Unpaid.waiting(self._leftover)
         unpaid = yield from gather(self._affordable(candidates), self._keep, batch_size, waiting)
         if unpaid is not None:  # nothing was kept after the last batch, if there was one
             spent, changed = unpaid
             self._done, self._leftover = len(self.plan), None
             self.cost += spent
             self._done_cost += spent
+            self._unpaid = Unpaid()
             self._update(self._thinner[0], changed)
 
     def _affordable(self, candidates: Iterator[Batch]) -> Iterator[Batch]:
@@ -395,6 +415,7 @@ class Lean:
             mask, changed = method.thin({**self._states[place], **self._ahead}, seen, draws)
             kept = batch.take(mask.nonzero().squeeze(1))  # how many are kept decides what follows: the host must know
         self._ahead = {**self._ahead, **changed}
+        self._unpaid = Unpaid(self._unpaid.cost + cost, self._unpaid.kept + len(kept), batch.form.size)
         return kept, cost, changed
 
     @property
@@ -494,6 +515,7 @@ class Lean:
         else:
             examples = round(batch.total)
             self._leftover = batch.after.leftover
+            self._unpaid = Unpaid.waiting(self._leftover)
             self._update(self._thinner[0], batch.after.state)
             if self._spends and self._is_spent and self._leftover is None:
                 self._done = len(self.plan)  # the candidates that are left have no turn
@@ -543,7 +565,7 @@ class Lean:
         self._done, self._done_cost = state["done"], state["done_cost"]
         self._done_examples, self._done_steps = state["done_examples"], state["done_steps"]
         self._leftover = None if state["leftover"] is None else Batch.from_state_dict(state["leftover"])
-        self._ahead = {}
+        self._ahead, self._unpaid = {}, Unpaid.waiting(self._leftover)
         self._span = (state["span"][0], state["span"][1])
         self.cost, self.examples = state["cost"], state["examples"]
         self._planned_for = state["planned_for"]

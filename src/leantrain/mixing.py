@@ -151,6 +151,10 @@ class Composite(FormKind):
     def constituents(cls, value: float) -> int:
         return int(value)
 
+    def close(self) -> None:
+        if self.split is not None:
+            self.split.remove()
+
     def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
         run, k = self.attached, int(value)
         with run.clock.measure("mixing", inputs.device):

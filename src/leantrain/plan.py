@@ -128,23 +128,25 @@ class Plan:
         """The start of this plan that costs as near to `cost` as can be; at least one input, so that a run ends.
 
         A last batch that is cut shares its examples with the one before it, so that none is smaller than half a batch,
-        which BatchNorm's statistics would suffer from. Composites are not cut, but taken by whole batches.
+        which BatchNorm's statistics would suffer from. Where that one has another form, less than half a batch is left
+        out. Composites are not cut, but taken by whole batches.
         """
         costs = self.costs()
         ends = costs.cumsum(0)
         fits = int((ends <= cost + 1e-6).sum())
         if fits == len(self):
             return self
-        room = cost - (float(ends[fits - 1]) if fits else 0.0)
+        room = max(0.0, cost - (float(ends[fits - 1]) if fits else 0.0))
         size = int(self.offsets[fits + 1] - self.offsets[fits])
-        extra = round(room / float(costs[fits]) * size)
+        extra = max(0 if fits else 1, round(room / float(costs[fits]) * size))
         if self.forms[int(self.form_of[fits])].constituents > 1:
             return self.first(fits + (2 * extra >= size))
-        if extra == size or extra == 0:
+        shared = fits > 0 and bool(self.form_of[fits - 1] == self.form_of[fits])
+        if extra == size or extra == 0 or (fits and not shared and 2 * extra < size):
             return self.first(fits + (extra == size))
         cut = self.first(fits + 1)
         start, stop = int(self.offsets[fits]), int(self.offsets[fits]) + extra
-        if fits and self.form_of[fits - 1] == self.form_of[fits]:
+        if shared:
             before = int(self.offsets[fits - 1])
             start = before + (stop - before + 1) // 2
         offsets = torch.cat([cut.offsets[:-2], torch.tensor([start, stop])])

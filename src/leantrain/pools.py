@@ -30,7 +30,7 @@ class FittingPools(TorchFunctionMode):
         kwargs = kwargs or {}
         adaptive = ADAPTIVE.get(func)
         if adaptive is not None and _too_large(*args, **kwargs):
-            return adaptive(args[0], 1)
+            return adaptive(args[0] if args else kwargs["input"], 1)
         return func(*args, **kwargs)
 
 

@@ -16,10 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from leantrain.batch import Batch
 from leantrain.clock import Stopwatch
 from leantrain.errors import LeanError
-from leantrain.eval_mode import eval_mode
+from leantrain.eval_mode import eval_mode, trial
 from leantrain.forms import FORMS, Answer, Ask, Attached, Form, FormKind
 from leantrain.ledger import Ledger, world_size
-from leantrain.methods import Chain
+from leantrain.methods import Chain, Offers
 from leantrain.mixing import Composite
 from leantrain.plan import Plan
 from leantrain.split import Split
@@ -50,6 +50,8 @@ class Presenter:
         """Pixels along an image's shorter side; 0 where every example is shown whole, so that nobody has looked."""
         self.note: str | None = None
         """What of the method's ways of showing the model does not take, where it goes on without."""
+        self.granted: frozenset[str] = frozenset()
+        """The kinds of form in the way of showing that the model takes, of those that a method offers."""
         self._method = method
         self._kinds: dict[str, FormKind] = {}
         if not method.shows:
@@ -59,29 +61,36 @@ class Presenter:
             self.side = min(inputs.shape[-2:])
         attached = Attached(model, inputs, method.mixer, split_layer, ledger, seed, clock)
         refused: LeanError | None = None
-        for offer in (offers := method.offers(self.side)):
+        offers = method.offers(self.side)
+        for number, offer in enumerate(offers, start=1):
+            is_last = number == len(offers)
+            if not offer and not is_last:
+                refused = LeanError(f"images of {self.side} pixels are too small to be shown smaller.")
+                continue
             try:
                 self._take(method.forms(self.side, offer), attached)
                 break
             except LeanError as error:
-                if offer is offers[-1]:
+                self._close()
+                if is_last:
                     raise  # what the model cannot take is said now
                 refused = refused or error
-        if refused is not None and offer is offers[-1]:
-            self.note = f"{method} shows every example whole and trains fewer epochs: {refused}"
+        self.granted = frozenset(name for form in offer for name, _ in form.parts)
+        if not self.granted and (offering := [str(one) for _, one in method.having(Offers)]):
+            self.note = f"{' + '.join(offering)} shows no example smaller, but trains fewer epochs: {refused}"
 
     def _take(self, forms: tuple[Form, ...], attached: Attached) -> None:
         """Show examples in these forms, each of which the model must take."""
-        self._kinds = {}
         for name in dict.fromkeys(name for form in forms for name, _ in form.parts):
             self._kinds[name] = FORMS[name](attached)
         for form in forms:
             self._try(form.fitted(self._kinds).alone(), attached.example)
 
-    @property
-    def kinds(self) -> frozenset[str]:
-        """The kinds of form that are shown."""
-        return frozenset(self._kinds)
+    def _close(self) -> None:
+        """Leave the model as if none of the forms had been tried."""
+        for kind in self._kinds.values():
+            kind.close()
+        self._kinds = {}
 
     def _try(self, form: Form, inputs: Any) -> None:
         """Refuse a form of several kinds that the model takes one by one, but not together."""
@@ -90,7 +99,7 @@ class Presenter:
         index = torch.arange(len(inputs), device=inputs.device)
         batch = Batch((inputs, index), index, None, form, 0, 0, total=float(len(index)), cost=0.0)
         try:
-            with torch.no_grad(), eval_mode(self.model):
+            with trial(self.model):
                 self.answer(batch)
         except (RuntimeError, ValueError, AssertionError) as error:
             shown = " and ".join(f"{name} {value:g}" for name, value in form.parts)

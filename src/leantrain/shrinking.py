@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leantrain.batch import Batch
 from leantrain.errors import LeanError
-from leantrain.eval_mode import eval_mode
+from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.pools import FittingPools
 from leantrain.split import unwrapped
@@ -57,7 +56,7 @@ class Shrunk(FormKind):
         return fitted
 
     def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
-        if batch.given.value(self.name) == value:  # by the data set, which does it once and not every step
+        if batch.given.value(self.name) == value:  # by the data set, as it decoded fewer pixels
             small = inputs
         else:
             with self.attached.clock.measure("shrinking", inputs.device):
@@ -79,7 +78,7 @@ class Shrunk(FormKind):
         model, example = self.attached.model, self.attached.example
         like = next(model.parameters(), example)
         small = self._shrink(example.to(like.device, like.dtype), scale)
-        with torch.no_grad(), eval_mode(model):
+        with trial(model):
             try:
                 with FittingPools() if self._pools else contextlib.nullcontext():
                     model(small)

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 from leantrain.batch import Batch
 from leantrain.errors import LeanError
-from leantrain.eval_mode import eval_mode
+from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.rng import uniform
 from leantrain.split import unwrapped
+
+MOST_OTHERS = 16
+"""How many class and register tokens a sequence may hold besides its patches."""
 
 
 @register_form
@@ -30,11 +33,17 @@ class Tokens(FormKind):
 
     def __init__(self, attached: Attached) -> None:
         super().__init__(attached)
-        model = unwrapped(attached.model)
         if attached.mixer is not None:
             raise LeanError("the tokens of a composite belong to several examples, so none can be dropped.")
-        self._first, self._patches, self._prefix = find_tokens(attached.model, attached.example)
-        self._model_name = type(model).__name__
+        example = attached.example
+        if not isinstance(example, Tensor) or example.ndim != 4 or not example.is_floating_point():
+            raise LeanError(
+                "tokens can be dropped of float images (n, channels, height, width) only; convert them in the data "
+                "set, or show attach a converted batch as example=…"
+            )
+        like = next(attached.model.parameters(), example)
+        self._example = example.to(like.device, like.dtype)
+        self._first, self._patches, self._prefix = find_tokens(attached.model, self._example)
         self._tried: set[float] = set()
 
     @classmethod
@@ -49,14 +58,15 @@ class Tokens(FormKind):
         return min(1.0, fitted)
 
     def _try(self, keep: float) -> None:
-        model, example = self.attached.model, self.attached.example
-        draws = torch.arange(self._patches).float().expand(len(example), -1)
+        model = self.attached.model
+        draws = torch.arange(self._patches).float().expand(len(self._example), -1)
         try:
-            with torch.no_grad(), eval_mode(model), self._dropping(draws, keep):
-                model(example)
+            with trial(model), self._dropping(draws, keep):
+                model(self._example)
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+            name = type(unwrapped(model)).__name__
             raise LeanError(
-                f"{self._model_name} cannot go without some of its tokens ({str(error).splitlines()[0]}); "
+                f"{name} cannot go without some of its tokens ({str(error).splitlines()[0]}); "
                 "choose another model, or a method that skips examples instead."
             ) from None
         self._tried.add(keep)
@@ -86,41 +96,51 @@ class Tokens(FormKind):
             handle.remove()
 
 
-PREFIXES = ("cls_token", "class_token", "dist_token", "reg_token", "register_tokens")
-
-
-def find_tokens(model: nn.Module, example: Any) -> tuple[nn.Module, int, int]:
+def find_tokens(model: nn.Module, example: Tensor) -> tuple[nn.Module, int, int]:
     """The first block of a transformer, how many patch tokens it gets, and how many others stand before these.
 
     Blocks are a list of modules of one class, all of which take and give sequences (n, tokens, features) of one length.
+    Patches are counted where a convolution makes them; what is in the sequence beyond them are class and register
+    tokens, which stay.
     """
+    bare = unwrapped(model)
+    name = type(bare).__name__
+    if getattr(bare, "grad_checkpointing", False) or getattr(bare, "is_gradient_checkpointing", False):
+        raise LeanError(f"{name} computes its blocks twice (gradient checkpointing), with other tokens; turn that off.")
     lengths: dict[nn.Module, int] = {}
+    areas: set[int] = set()
 
     def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given, made = (x[0] if isinstance(x, tuple) and x else x for x in (args, output))
-        both = isinstance(given, Tensor) and isinstance(made, Tensor)
-        if both and given.ndim == 3 and made.shape == given.shape and len(made) == len(example):
+        if not isinstance(given, Tensor) or not isinstance(made, Tensor):
+            return
+        if isinstance(module, nn.Conv2d):
+            areas.add(made.shape[-2] * made.shape[-1])
+        elif given.ndim == 3 and made.shape == given.shape and len(made) == len(example):
             lengths[module] = made.shape[1]
 
-    bare = unwrapped(model)
     lists = [list(part) for part in bare.modules() if isinstance(part, nn.Sequential | nn.ModuleList) and len(part) > 1]
     lists = [blocks for blocks in lists if len({type(block) for block in blocks}) == 1]
-    handles = [block.register_forward_hook(note) for blocks in lists for block in blocks]
+    watched = {block for blocks in lists for block in blocks}
+    watched |= {part for part in bare.modules() if isinstance(part, nn.Conv2d)}
+    handles = [module.register_forward_hook(note) for module in watched]
     try:
-        with torch.no_grad(), eval_mode(model):
+        with trial(model):
             model(example)
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        raise LeanError(f"{name} cannot be shown its own images ({str(error).splitlines()[0]}).") from None
     finally:
         for handle in handles:
             handle.remove()
     for blocks in lists:
-        if len({lengths.get(block) for block in blocks}) == 1 and (length := lengths.get(blocks[0])) is not None:
-            prefix = getattr(bare, "num_prefix_tokens", None)
-            if not isinstance(prefix, int):
-                named = dict(bare.named_parameters())
-                prefix = sum(named[name].shape[-2] for name in named if name.rpartition(".")[2] in PREFIXES)
-            if length - prefix > 1:
-                return blocks[0], length - prefix, prefix
+        length = lengths.get(blocks[0])
+        if length is None or {lengths.get(block) for block in blocks} != {length}:
+            continue
+        patches = max((area for area in areas if area <= length), default=0)
+        prefix = length - patches
+        if patches > 1 and prefix <= MOST_OTHERS and prefix == getattr(bare, "num_prefix_tokens", prefix):
+            return blocks[0], patches, prefix
     raise LeanError(
-        f"{type(bare).__name__} has no blocks that pass a sequence of tokens on, so none can be dropped; choose a "
-        "vision transformer, or a method that shows images smaller."
+        f"{name} has no blocks that pass the tokens of an image on, so none can be dropped; choose a vision "
+        "transformer, or a method that shows images smaller."
     )

@@ -302,8 +302,6 @@ def test_a_config_file_gives_what_all_rows_share(finished: Path, tmp_path: Path)
     done = run("compare", "--config", file, "--seeds", 1, "--no-controls", "--epochs", 1, "--out", tmp_path / "c")
     assert done.returncode == 0, done.stderr
     assert summary(tmp_path / "c")["settings"]["train_limit"] == 160
-    (tmp_path / "budget.yaml").write_text("budget: 0.5\n")
-    assert "sets budget" in run("compare", "--config", tmp_path / "budget.yaml", "--out", tmp_path / "d").stderr
 
 
 def test_a_folder_in_use_or_empty_is_reported(finished: Path, tmp_path: Path) -> None:

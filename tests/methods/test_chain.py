@@ -28,7 +28,7 @@ from leantrain.plan import Plan
 from leantrain.rng import generator
 from leantrain.scoring.scores import Scores
 
-SIDE = 16
+SIDE = 24  # of which lean shows two thirds
 
 
 def images(n: int = 64) -> TensorDataset:

@@ -15,6 +15,7 @@ from leantrain.forms import FORMS
 from leantrain.methods.growing import Growth
 from leantrain.methods.lean import shares, ways
 from leantrain.models import build
+from leantrain.pools import FittingPools
 from leantrain.tokens import Tokens, find_tokens
 
 
@@ -124,12 +125,17 @@ def test_a_pool_of_the_whole_map_is_made_to_fit() -> None:
 
 
 def test_a_pool_that_fits_stays_as_it_is() -> None:
-    model, inputs = FixedPool(), images(4).tensors[0]
-    lean = leantrain.attach(model, images(), "progressive-resizing", epochs=1)
-    for batch in lean.loader(8):
-        if batch.form.parts:
-            continue
-        torch.testing.assert_close(model(inputs), model.head(model.stem(inputs).relu().mean((2, 3))))
+    inputs = torch.randn(2, 3, 8, 8)
+    with FittingPools():
+        for pool in (F.avg_pool2d, F.max_pool2d):
+            assert pool(inputs, 3).shape == (2, 3, 2, 2)
+            assert pool(inputs, 8).shape == (2, 3, 1, 1)
+            assert pool(inputs, 9).shape == (2, 3, 1, 1)  # an error outside
+            assert pool(input=inputs, kernel_size=9).shape == (2, 3, 1, 1)
+        torch.testing.assert_close(F.avg_pool2d(inputs, 9), inputs.mean((2, 3), keepdim=True))
+        torch.testing.assert_close(F.max_pool2d(inputs, 9), inputs.amax((2, 3), keepdim=True))
+    with pytest.raises(RuntimeError):
+        F.avg_pool2d(inputs, 9)
 
 
 def test_a_transformer_of_one_size_drops_tokens() -> None:
@@ -142,12 +148,14 @@ def test_a_transformer_of_one_size_drops_tokens() -> None:
 
 def test_images_that_are_small_already_train_plain_epochs() -> None:
     tiny = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
-    assert train(leantrain.attach(tiny, images(32, 16), epochs=4, budget=0.5)) == {"whole": pytest.approx(1.0)}
+    with pytest.warns(LeanWarning, match="images of 16 pixels are too small"):
+        lean = leantrain.attach(tiny, images(32, 16), epochs=4, budget=0.5)
+    assert train(lean) == {"whole": pytest.approx(1.0)}
 
 
 def test_what_takes_neither_trains_plain_epochs_and_says_so() -> None:
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    with pytest.warns(LeanWarning, match="shows every example whole and trains fewer epochs.*16×16"):
+    with pytest.warns(LeanWarning, match="lean shows no example smaller, but trains fewer epochs: .*16×16"):
         lean = leantrain.attach(flat, images(), epochs=8, budget=0.5)
     assert train(lean) == {"whole": pytest.approx(1.0)}
     assert lean.epoch == 3 and lean.cost_share == pytest.approx(0.5)
@@ -199,7 +207,69 @@ def test_other_tokens_are_kept_in_every_epoch_and_the_same_again_in_an_equal_run
 
 
 def test_no_tokens_no_dropping() -> None:
-    with pytest.raises(leantrain.LeanError, match="no blocks that pass a sequence of tokens on"):
+    with pytest.raises(leantrain.LeanError, match="no blocks that pass the tokens of an image on"):
         leantrain.attach(FixedPool(), images(), "token-dropping", epochs=1)
     with pytest.raises(leantrain.LeanError, match="parts of single examples"):
         leantrain.attach(vit(dynamic=False), images(), "token-dropping + mixtrain-cutmix", epochs=1)
+
+
+def test_a_class_token_of_any_name_stays() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 8, 8, 8)
+            self.class_embedding = nn.Parameter(torch.zeros(8))
+            self.layers = nn.ModuleList(
+                nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2)
+            )
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.patches(x).flatten(2).transpose(1, 2)
+            tokens = torch.cat([self.class_embedding.expand(len(x), 1, -1), tokens], dim=1)
+            for layer in self.layers:
+                tokens = layer(tokens)
+            y: Tensor = self.head(tokens[:, 0])
+            return y
+
+    block, patches, prefix = find_tokens(model := Own(), images(2).tensors[0])
+    assert block is model.layers[0] and (patches, prefix) == (16, 1)
+
+
+def test_bytes_that_the_loop_converts_are_refused_with_a_remedy_or_trained_whole() -> None:
+    data = TensorDataset(torch.zeros(16, 3, 32, 32, dtype=torch.uint8), torch.arange(16) % 4)
+    with pytest.raises(leantrain.LeanError, match="as example="):
+        leantrain.attach(vit(dynamic=False), data, "token-dropping", epochs=1)
+    with pytest.warns(LeanWarning, match="only float images"):
+        leantrain.attach(vit(dynamic=False), data, epochs=1, budget=0.5)
+
+
+def test_blocks_that_are_computed_twice_are_not_given_other_tokens_the_second_time() -> None:
+    model = vit(dynamic=False)
+    model.set_grad_checkpointing(True)  # type: ignore[operator]
+    with pytest.raises(leantrain.LeanError, match="gradient checkpointing"):
+        leantrain.attach(model, images(), "token-dropping", epochs=1)
+
+
+def test_what_another_method_shows_is_no_leave_for_lean() -> None:
+    class NotBelow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[-1] >= 20, "too small"
+            y: Tensor = self.head(x.mean((2, 3)))
+            return y
+
+    with pytest.warns(LeanWarning, match="lean shows no example smaller"):
+        lean = leantrain.attach(NotBelow(), images(), "input-scaling[size=20] + lean", epochs=4)
+    assert set(train(lean)) == {"shrunk 0.625"}
+
+
+def test_a_refused_way_leaves_no_hook_on_the_model() -> None:
+    flat = nn.Sequential(nn.Conv2d(3, 4, 3, 4, 1), nn.Flatten(), nn.Linear(4 * 8 * 8, 4))
+    hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in flat.modules()]
+    with pytest.warns(LeanWarning, match="shows no example smaller"):
+        leantrain.attach(flat, images(), "random-backprop + lean", epochs=2)
+    assert [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in flat.modules()] == hooks

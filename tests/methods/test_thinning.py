@@ -289,6 +289,13 @@ def test_prepare_is_what_the_model_sees_when_it_is_asked() -> None:
     assert min(asked) > 50 and float(batch.inputs.min()) > 50
 
 
+def test_looking_at_candidates_of_which_few_are_kept_is_paid_from_the_budget_too() -> None:
+    lean = leantrain.attach(model_of(), digits(), "selective-backprop[keep=0.02]", epochs=12, budget=0.25)
+    while not lean.finished:
+        train(lean, 1)
+    assert lean.cost == pytest.approx(600, abs=2 * 32)
+
+
 @pytest.mark.parametrize("name", ["selective-backprop", "selective-backprop[stale=1]", "autoassist"])
 def test_a_budget_is_met_to_a_batch_or_two_and_progress_only_grows(name: str) -> None:
     lean = leantrain.attach(model_of(), digits(), name, epochs=12, budget=0.5)

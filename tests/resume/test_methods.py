@@ -55,6 +55,8 @@ CHAINS = [
     f"el2n{SHORT} + mixtrain-cutmix[until=0.8] + progressive-resizing",
     f"el2n{SHORT} + grand{SHORT} + random-backprop[keep=0.8]",
     "random-backprop[keep=0.8] + selective-backprop + input-scaling",
+    "selective-backprop + lean",
+    "mixtrain-cutmix + lean",
 ]
 
 

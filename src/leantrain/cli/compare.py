@@ -29,7 +29,9 @@ NOT_IN_COMPARE = ("method", "budget", "tensorboard")
 )
 @click.option("--seeds", type=int, help="runs per method, with seeds --seed, --seed + 1, … (default: 3)", metavar="N")
 @click.option(
-    "--controls/--no-controls", default=None, help="equal-budget plain training and RS2 for every method (default: on)"
+    "--controls/--no-controls",
+    default=None,
+    help="plain training, and RS2 where there are no --budgets, at every method's cost (default: on)",
 )
 @click.option("--margin", type=float, help="points that count as the same accuracy (default: 0.2)", metavar="X")
 @click.option("--jobs", type=int, default=1, help="runs at once; above 1 no times are given (default: 1)", metavar="N")
@@ -80,8 +82,6 @@ add_settings(compare, leave_out=NOT_IN_COMPARE)
 def _shared_settings(file: Path) -> dict[str, Any]:
     """What of a config file all rows of a comparison share; a run's own config.yaml will do."""
     settings = read_yaml(file)
-    if settings.get("budget") is not None:
-        raise LeanError(f"'{file}' sets budget, but a comparison sets it for its controls; take the line out.")
     return {name: value for name, value in settings.items() if name not in (*NOT_IN_COMPARE, "out")}
 
 
@@ -141,7 +141,8 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         f"{', with controls' * settings.controls}; at most {total:,.0f} epochs in all"
     )
     for name in settings.methods:
-        for text in chain(name).warnings(config.epochs or 1):
+        budget = min(settings.budgets, default=chain(name).default_budget)
+        for text in chain(name).warnings(config.epochs or 1, budget):
             display.note(f"warning: {text}")
     code = 0
     try:

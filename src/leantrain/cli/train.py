@@ -76,7 +76,7 @@ def _train(given: dict[str, Any], resume: bool) -> int:
             run.check()
             run.write_config()
         display.note(_headline(run))
-        for text in chain(run.lean.method).warnings(run.lean.epochs):
+        for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
             display.note(f"warning: {text}")
         if run.lean.note is not None:
             display.note(f"note: {run.lean.note}")

@@ -43,7 +43,7 @@ def curves(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]
     full = next((row for row in rows if row["role"] == "baseline"), None)
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if row["budget"] is not None and row["accuracy"] is not None:
+        if row["budget"] is not None and row["difference_to_full"] is not None:  # else full training is missing yet
             found.setdefault(row["method"], []).append(row)
     made = []
     for method, own in found.items():

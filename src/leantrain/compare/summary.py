@@ -51,9 +51,18 @@ class Summary:
             "made_with": self._made_with(),
             "rows": rows,
             "curves": curves(rows, self.settings.margin),
-            "notes": {row["label"]: _about_scores(row) for row in rows if row["scores"] and row["role"] == "method"},
+            "notes": self._notes(rows),
             "failures": {**self._stored_failures(), **failures},
         }
+
+    def _notes(self, rows: list[dict[str, Any]]) -> dict[str, str]:
+        """By row, what its numbers do not say: what its scores cost, and what the model did not take."""
+        notes = {row["label"]: _about_scores(row) for row in rows if row["scores"] and row["role"] == "method"}
+        for entry, results in self.results.items():
+            said = next((result["note"] for result in results.values() if result.get("note")), None)
+            if said is not None:
+                notes[entry.label] = " ".join(filter(None, (notes.get(entry.label), said)))
+        return notes
 
     def _made_with(self) -> dict[str, Any]:
         """Versions and hardware of the baseline's first run; a table that is printed elsewhere keeps them."""

@@ -38,7 +38,7 @@ class Moment(NamedTuple):
         side: pixels along an image's shorter side; 0 where no method of the run shows examples in another form.
         left: what is left of the budget, in examples of plain training; infinite without a budget.
         budget: the share of the plain run's cost that may be spent; None without a budget.
-        kinds: the kinds of form that the model takes, of those that the run's methods use.
+        kinds: the kinds of form in the way of showing that the model takes, of those that a method offers.
     """
 
     epoch: int
@@ -55,7 +55,7 @@ class Seen(NamedTuple):
     """Examples as the model is shown them, with their losses where these are known.
 
     Attributes:
-        inputs: as the model gets them, whole.
+        inputs: as the model gets them; whole, unless the data set itself gave them smaller.
         targets: int64 class indices.
         losses: clean losses, or None before the model has looked.
         classes: how many classes the model tells apart; 0 before it has answered.
@@ -225,7 +225,10 @@ class Offers(Protocol):
     """Shows examples in one of several ways: the first that the model takes, or whole."""
 
     def offers(self, side: int) -> tuple[tuple[Form, ...], ...]:
-        """The forms of each way, the best one first; `Moment.kinds` says which was taken."""
+        """The forms of each way, the best one first; `Moment.kinds` says which was taken.
+
+        None where images of so many pixels a side are too small for a way.
+        """
 
 
 @runtime_checkable

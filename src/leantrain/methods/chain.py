@@ -193,7 +193,7 @@ class Chain(Method):
     def offers(self, side: int) -> tuple[tuple[Form, ...], ...]:
         """The ways in which its methods may show examples, the best first and whole last."""
         found = [way for _, method in self.having(Offers) for way in method.offers(side)]
-        return (*dict.fromkeys(found), ())
+        return (*found, ())
 
     @property
     def default_budget(self) -> float | None:  # type: ignore[override]
@@ -252,9 +252,9 @@ class Chain(Method):
         remedy = "train longer, make fewer scores, or re-use them with scores=FILE." if making else "keep fewer."
         return f"{self} cannot save anything in {epochs} epochs: it costs {' and '.join(parts)}; {remedy}"
 
-    def warnings(self, epochs: int) -> list[str]:
+    def warnings(self, epochs: int, budget: float | None = None) -> list[str]:
         """What is not worth it in a run of so many epochs: no saving, or a method that never gets its turn."""
-        found = [text] if (text := self.warning(epochs)) is not None else []
+        found = [text] if budget is None and (text := self.warning(epochs)) is not None else []
         for method in self.methods:
             if not any(method.active(Moment(epoch, epoch / epochs, epochs, 1)) for epoch in range(epochs)):
                 found.append(

@@ -275,7 +275,7 @@
   function decision(study, look) {
     let against = "cost";
     const controlled = (point) => point.role === "equal-budget" || point.role === "rs2";
-    // Controls took no turns with full training. Plain steps take what they cost, so that is their place.
+    // Controls that waited for their method took no turns with full training. Plain steps take what they cost, so that is their place.
     const at = (point) => (against === "cost" || (controlled(point) && !known(point.time_ratio)) ? point.cost_ratio : point.time_ratio);
     const shown = () => study.points.filter((point) => known(at(point)));
     const line = () => shown().filter((p) => p.role === "baseline" || p.role === "equal-budget").sort((a, b) => at(a) - at(b));
@@ -338,7 +338,7 @@
       paint,
       before: make("div", { class: "controls" }, choices("against", { cost: "cost", time: "time" }, "cost", (value) => {
         against = value; chart.refresh();
-        aside.textContent = value === "time" ? "Controls did not take turns with full training; they stand at their cost, which is what plain steps take." : "";
+        aside.textContent = value === "time" && study.points.some((p) => controlled(p) && !known(p.time_ratio)) ? "Controls did not take turns with full training; they stand at their cost, which is what plain steps take." : "";
       }, study.timed ? {} : { time: "No times: runs were trained at the same time as others." })),
       after: [],
       summary: () => `Accuracy against ${name()}: ` + shown().map((p) => `${p.label} ${(100 * p.accuracy).toFixed(1)} % at ${brief(at(p))} times`).join("; "),

@@ -66,7 +66,8 @@ class TrainConfig:
     batch_size: int | None = _flag(
         "Training",
         None,
-        "examples (or composites) per optimiser step (default: 32 to 128, so that a full run has 2,500 steps or more)",
+        "examples (or composites) per optimiser step "
+        "(default: 32, 64 or 128, the largest with which a full run has 2,500 steps)",
         low=1,
     )
     optimizer: str = _flag("Training", "sgd", "sgd has Nesterov momentum", choices=("sgd", "adam", "adamw"))

@@ -364,6 +364,7 @@ class Run:
             "peak_memory_mb": machine.peak_memory_mb(self.device),
             "bad_images": self.images.bad_images,
             "scores": self._about_scores(),
+            "note": self.lean.note,
         }
 
     def _about_scores(self) -> dict[str, Any] | None:
