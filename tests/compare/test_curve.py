@@ -72,3 +72,5 @@ def test_curves_end_at_full_training_and_plain_training_has_one_too() -> None:
     assert lean["kept"]["budget"] == pytest.approx(0.3 + 0.2 * 1.8 / 2.5)
     assert plain["kept"]["budget"] is None
     assert curves(rows[:1], 0.2) == []
+    cut = [row("plain", "baseline", None, 0.72, None), row("lean", "method", 0.5, 0.725, None)]
+    assert curves(cut, 0.2) == []  # full training of the same seed is not there yet

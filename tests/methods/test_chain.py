@@ -28,13 +28,13 @@ from leantrain.plan import Plan
 from leantrain.rng import generator
 from leantrain.scoring.scores import Scores
 
-SIDE = 24  # of which lean shows two thirds
+SIDE = 16
 
 
-def images(n: int = 64) -> TensorDataset:
+def images(n: int = 64, side: int = SIDE) -> TensorDataset:
     rng = torch.Generator().manual_seed(0)
     labels = torch.arange(n) % 4
-    return TensorDataset(torch.randn(n, 1, SIDE, SIDE, generator=rng) + labels.view(-1, 1, 1, 1), labels)
+    return TensorDataset(torch.randn(n, 1, side, side, generator=rng) + labels.view(-1, 1, 1, 1), labels)
 
 
 class Transformer(nn.Module):
@@ -67,8 +67,10 @@ def scored(data: TensorDataset) -> Scores:
     return Scores(values, ids, data.tensors[1], ("a", "b", "c", "d"), "el2n", 10.0, 1.0, {})
 
 
-def attached(method: str, epochs: int = 6, budget: float | None = None, n: int = 64, seed: int = 1) -> leantrain.Lean:
-    data = images(n)
+def attached(
+    method: str, epochs: int = 6, budget: float | None = None, n: int = 64, seed: int = 1, side: int = SIDE
+) -> leantrain.Lean:
+    data = images(n, side)
     lean = leantrain.attach(network(method), data, method, epochs=epochs, budget=budget, seed=seed)
     while lean.score_request is not None:
         lean.use_scores(scored(data))
@@ -597,7 +599,7 @@ def test_the_table_of_all_pairs_in_the_docs_is_right() -> None:
 def test_every_pair_that_is_not_refused_trains(first: str) -> None:
     for second in METHODS:
         if isinstance(built(pair(first, second)), Chain):
-            lean = attached(pair(first, second), epochs=3, n=32)
+            lean = attached(pair(first, second), epochs=3, n=32, side=24)  # of which lean shows two thirds
             train(lean)
             assert lean.finished and lean.progress == 1.0
             assert all(p.isfinite().all() for p in lean.model.parameters())
