@@ -385,6 +385,8 @@ def test_without_a_history_three_figures_are_left_out_and_said_to_be(tmp_path: P
         3,
         "--method",
         method,
+        "--schedule",
+        "linear[warmup=0.15]",  # else it names one class only, and there is no figure 11
         "--no-history",
         "--out",
         tmp_path / "r",
