@@ -107,7 +107,8 @@ def main() -> None:
         "curves": content["curves"],
         "settings": {name: value for name, value in content["settings"].items() if name not in ("out", "data_root")},
     }
-    finish(f"lean-{arguments.set}-{arguments.study}", arguments, _table(content["rows"]), result, n=seeds)
+    n = min(len(row["seeds"]) for row in content["rows"])  # fewer than asked for where it was cut
+    finish(f"lean-{arguments.set}-{arguments.study}", arguments, _table(content["rows"]), result, n=n)
 
 
 def _differences(row: dict[str, Any]) -> dict[str, Any]:
