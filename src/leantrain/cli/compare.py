@@ -122,7 +122,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         chosen["budgets"] = _all_budgets(stored.budgets, chosen.get("budgets", ()))
         chosen = {"controls": stored.controls, "margin": stored.margin, **chosen}
     else:
-        chosen = {"methods": (BASELINE, "lean"), "seeds": 3, **chosen}
+        chosen = {"methods": ("lean",), "seeds": 3, **chosen}
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
