@@ -20,8 +20,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## train scikit-learn's digits at half the cost and at a third, beside plain training of that cost
-	@$(BIN)/leantrain compare --data digits --width 16 --epochs 10 --seeds 3 --out "$$(mktemp -d)/demo" --budgets 0.33,0.5
+demo: $(READY)  ## train scikit-learn's digits at half the cost, beside plain training of that cost
+	@$(BIN)/leantrain compare --data digits --width 16 --epochs 8 --seeds 3 --out "$$(mktemp -d)/demo" --budgets 0.5
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests
