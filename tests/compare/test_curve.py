@@ -30,7 +30,7 @@ def test_none_of_these_is_an_answer() -> None:
 def test_nothing_is_claimed_below_the_smallest_budget() -> None:
     kept = kept_budget(points((0.2, 0.3), (0.5, 0.5)), margin=0.2)
     assert kept.budget == kept.low == kept.high == 0.2
-    assert kept.text(0.2).startswith("0.2 of the cost or less keeps the accuracy")
+    assert kept.text(0.2).startswith("0.20 of the cost or less keeps the accuracy")
 
 
 def test_a_budget_that_keeps_it_by_chance_below_one_that_does_not_is_no_answer() -> None:
