@@ -29,7 +29,7 @@ class Kept(NamedTuple):
         if self.budget is None:
             return f"none of these budgets keeps the accuracy within {margin:g} points"
         low, high = ("more than tried" if end is None else f"{end:.2f}" for end in (self.low, self.high))
-        found = f"{self.budget:.2f} of the cost" if self.budget > self.least else f"{self.least:.2f} of the cost or less"
+        found = f"{self.budget:.2f} of the cost" + (" or less" if self.budget <= self.least else "")
         return f"{found} keeps the accuracy within {margin:g} points (95 % interval {low} to {high})"
 
 
