@@ -4,6 +4,7 @@ what made it."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -15,7 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from leantrain.data import ImageSet
 from leantrain.run import machine
+from leantrain.run.config import TrainConfig
+from leantrain.run.loop import Run
+from leantrain.run.setup import load_images, resolve
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -56,6 +61,33 @@ def alternate(contenders: Mapping[str, Callable[[], int]], rounds: int, discard:
             if number >= discard:
                 rates[name].append(rate)
     return rates
+
+
+def cifar_chunks(arguments: argparse.Namespace, **more: Any) -> tuple[TrainConfig, ImageSet]:
+    """Settings of ResNet-8 on CIFAR-10, with the images, of which an epoch is one chunk of `--steps` batches."""
+    config = TrainConfig(
+        data="cifar10",
+        train_limit=arguments.steps * arguments.batch_size,
+        batch_size=arguments.batch_size,
+        model="resnet8",
+        epochs=arguments.rounds + 2,  # never the last epoch, which would be evaluated
+        eval_every=arguments.rounds + 2,
+        seed=arguments.seed,
+        **more,
+    )
+    progress("reading CIFAR-10")
+    return config, load_images(config)
+
+
+def lean_loop(images: ImageSet, config: TrainConfig, **changes: Any) -> Callable[[], int]:
+    """One epoch of leantrain's own loop, with these settings changed: its planning and its bookkeeping included."""
+    run = Run(resolve(dataclasses.replace(config, **changes), images), images)
+
+    def chunk() -> int:
+        examples: int = run.train_epoch()["examples"]
+        return examples
+
+    return chunk
 
 
 def ratios(rates: Mapping[str, Sequence[float]], name: str, base: str) -> Spread:

@@ -31,7 +31,6 @@ from leantrain.ledger import Ledger
 from leantrain.methods import Moment, State
 from leantrain.methods.lean import ways
 from leantrain.plan import Groups
-from leantrain.shrinking import Shrunk
 
 
 class Study(NamedTuple):
@@ -74,9 +73,8 @@ class ShuffledSizes(leantrain.Method):
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
         growth = ways(moment.side, moment.budget or 1.0)[0]
-        passes = [share / Shrunk.size(scale) for scale, share in zip(growth.values, growth.shares, strict=True)]
         order = torch.randperm(len(draft), generator=rng)
-        counts = [round(len(draft) * count / sum(passes)) for count in passes[:-1]]
+        counts = [round(len(draft) * count / growth.passes) for count in growth.passes_each[:-1]]
         parts = order.split([*counts, len(draft) - sum(counts)])
         (group,) = draft.groups
         shown = [

@@ -6,8 +6,8 @@ turns:
 - bare: forward, backward and optimiser step on one batch that is there already; nothing is loaded or recorded
 - loop: an epoch of `leantrain.run.loop.Run` at that size, with planning, loading, augmentation and the ledger
 
-The first table says at what share of the bare model's speed the loop runs; the second how long an example takes, as a
-share of one at full size, beside what it costs by its pixels. Ratios are taken within a round, as median (min–max).
+The table says at what share of the bare model's speed the loop runs, and how long an example takes, as a share of one
+at full size, beside what it costs by its pixels. Ratios are taken within a round, as median (min–max).
 
     python benchmarks/limit.py --threads 1
 """
@@ -18,13 +18,13 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from _common import Spread, alternate, finish, markdown, parser, progress, ratios
+from _common import Spread, alternate, cifar_chunks, finish, lean_loop, markdown, parser, ratios
 from torch.nn.functional import cross_entropy
 
 from leantrain.data import ImageSet
 from leantrain.run.config import TrainConfig
 from leantrain.run.loop import Run
-from leantrain.run.setup import build_optimizer, load_images, resolve
+from leantrain.run.setup import build_optimizer, resolve
 
 SIDES = (32, 24, 16)
 
@@ -33,22 +33,12 @@ def main() -> None:
     arguments = _arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    config = TrainConfig(
-        data="cifar10",
-        train_limit=arguments.steps * arguments.batch_size,
-        batch_size=arguments.batch_size,
-        model="resnet8",
-        width=arguments.width,
-        epochs=arguments.rounds + 2,  # never the last epoch, which would be evaluated
-        eval_every=arguments.rounds + 2,
-        seed=arguments.seed,
-    )
-    progress("reading CIFAR-10")
-    images = load_images(config)
+    config, images = cifar_chunks(arguments, width=arguments.width)
     contenders: dict[str, Callable[[], int]] = {}
     for side in SIDES:
         contenders[f"bare {side}"] = bare(images, config, side, arguments.steps)
-        contenders[f"loop {side}"] = loop(images, config, side)
+        method = "plain" if side == SIDES[0] else f"input-scaling[size={side}]"
+        contenders[f"loop {side}"] = lean_loop(images, config, method=method)
     rates = alternate(contenders, arguments.rounds)
     near = {side: ratios(rates, f"loop {side}", f"bare {side}") for side in SIDES}
     taken = {
@@ -94,19 +84,6 @@ def bare(images: ImageSet, config: TrainConfig, side: int, steps: int) -> Callab
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return steps * len(targets)
-
-    return chunk
-
-
-def loop(images: ImageSet, config: TrainConfig, side: int) -> Callable[[], int]:
-    """One epoch at that size."""
-    method = "plain" if side == SIDES[0] else f"input-scaling[size={side}]"
-    settings = TrainConfig(**{**vars(config), "method": method})
-    run = Run(resolve(settings, images), images)
-
-    def chunk() -> int:
-        run.train_epoch()
-        return int(run.lean.epoch_totals["examples"])
 
     return chunk
 

@@ -22,15 +22,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-from _common import Spread, alternate, finish, markdown, parser, progress, ratios
+from _common import Spread, alternate, cifar_chunks, finish, lean_loop, markdown, parser, ratios
 from _naive import PilImages, shuffled_loader, train_transform
 from torch.nn.functional import cross_entropy
 
 from leantrain.data import ImageSet, MemoryImages
 from leantrain.models import build
 from leantrain.run.config import TrainConfig
-from leantrain.run.loop import Run
-from leantrain.run.setup import load_images, resolve
 
 OURS = "leantrain"
 
@@ -39,24 +37,14 @@ def main() -> None:
     arguments = _arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    config = TrainConfig(
-        data="cifar10",
-        train_limit=arguments.steps * arguments.batch_size,
-        batch_size=arguments.batch_size,
-        model="resnet8",
-        epochs=arguments.rounds + 2,  # never the last epoch, which would be evaluated
-        eval_every=arguments.rounds + 2,
-        seed=arguments.seed,
-    )
-    progress("reading CIFAR-10")
-    images = load_images(config)
+    config, images = cifar_chunks(arguments)
     contenders: dict[str, Callable[[], int]] = {}
     for workers in arguments.workers:
         contenders[f"plain, {workers} workers"] = plain_loop(images, config, workers, lean=False)
     for workers in arguments.workers:
         contenders[f"plain + bf16, {workers} workers"] = plain_loop(images, config, workers, lean=True)
-    contenders["leantrain fp32"] = lean_loop(images, config, "fp32")
-    contenders[OURS] = lean_loop(images, config, "auto")
+    contenders["leantrain fp32"] = lean_loop(images, config, precision="fp32")
+    contenders[OURS] = lean_loop(images, config, precision="auto")
 
     rates = alternate(contenders, arguments.rounds)
     speeds = {name: Spread.of(values) for name, values in rates.items()}
@@ -74,18 +62,6 @@ def main() -> None:
         "rounds": rates,
     }
     finish("loop", arguments, table, result, n=arguments.rounds)
-
-
-def lean_loop(images: ImageSet, config: TrainConfig, precision: str) -> Callable[[], int]:
-    """One epoch of leantrain's own loop: its planning and its bookkeeping included."""
-    settings = resolve(TrainConfig(**{**vars(config), "precision": precision}), images)
-    run = Run(settings, images)
-
-    def chunk() -> int:
-        examples: int = run.train_epoch()["examples"]
-        return examples
-
-    return chunk
 
 
 def plain_loop(images: ImageSet, config: TrainConfig, workers: int, lean: bool) -> Callable[[], int]:

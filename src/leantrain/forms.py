@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from leantrain.clock import Stopwatch
+from leantrain.errors import LeanError
 from leantrain.ledger import Ledger
 from leantrain.registry import Registry
 
@@ -58,6 +59,22 @@ class Attached(NamedTuple):
     ledger: Ledger
     seed: int
     clock: Stopwatch
+
+    def images(self, done: str) -> Tensor:
+        """The example where the model is and in its precision; refused where it is no float images.
+
+        Args:
+            done: what a form does to images, for the sentence: "can be …".
+        """
+        example = self.example
+        if not isinstance(example, Tensor) or example.ndim != 4 or not example.is_floating_point():
+            what = f"{tuple(example.shape)} {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
+            raise LeanError(
+                f"the inputs of a batch are {what}, but only float images (n, channels, height, width) can be {done}; "
+                "convert them in the data set, or show attach a converted batch as example=…"
+            )
+        like = next(self.model.parameters(), example)
+        return example.to(like.device, like.dtype)
 
 
 class FormKind(ABC):

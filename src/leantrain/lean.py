@@ -118,8 +118,8 @@ class Lean:
             raise LeanError(
                 f"label_smoothing is {label_smoothing}, but your own criterion does its own smoothing; drop one."
             )
+        # As they were given, or what leaving them open means; the method is a single one, or a chain.
         self.method, self.budget = choose_method(method, budget)
-        """As it was given; a single method, or a chain."""
         self._chain: Chain = as_chain(self.method)
         for text in self._chain.warnings(epochs, self.budget):
             warnings.warn(text, LeanWarning, stacklevel=2)

@@ -24,21 +24,16 @@ class Shrunk(FormKind):
 
     def __init__(self, attached: Attached) -> None:
         super().__init__(attached)
-        model, example = attached.model, attached.example
-        if not isinstance(example, Tensor) or example.ndim != 4 or not example.is_floating_point():
-            what = f"{tuple(example.shape)} {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
-            raise LeanError(
-                f"the inputs of a batch are {what}, but only float images (n, channels, height, width) can be shrunk; "
-                "convert them in the data set, or show attach a converted batch as example=…"
-            )
-        self._side = min(example.shape[-2:])
-        self._step = size_step(unwrapped(model))
+        self._example = attached.images("shrunk")
+        self._side = min(self._example.shape[-2:])
+        self._step = size_step(unwrapped(attached.model))
         self._tried: set[float] = set()
         self._pools = False  # whether the model's pools must be made to fit
         if self._step >= self._side:
+            name = type(unwrapped(attached.model)).__name__
             raise LeanError(
-                f"{type(unwrapped(model)).__name__} takes images of {self._step} pixels only, so none can be shown "
-                "smaller; choose another model, or a method that skips examples instead."
+                f"{name} takes images of {self._step} pixels only, so none can be shown smaller; choose another "
+                "model, or a method that skips examples instead."
             )
 
     @classmethod
@@ -75,9 +70,7 @@ class Shrunk(FormKind):
         return height, width
 
     def _try(self, scale: float) -> None:
-        model, example = self.attached.model, self.attached.example
-        like = next(model.parameters(), example)
-        small = self._shrink(example.to(like.device, like.dtype), scale)
+        model, small = self.attached.model, self._shrink(self._example, scale)
         with trial(model):
             try:
                 with FittingPools() if self._pools else contextlib.nullcontext():

@@ -35,14 +35,7 @@ class Tokens(FormKind):
         super().__init__(attached)
         if attached.mixer is not None:
             raise LeanError("the tokens of a composite belong to several examples, so none can be dropped.")
-        example = attached.example
-        if not isinstance(example, Tensor) or example.ndim != 4 or not example.is_floating_point():
-            raise LeanError(
-                "tokens can be dropped of float images (n, channels, height, width) only; convert them in the data "
-                "set, or show attach a converted batch as example=…"
-            )
-        like = next(attached.model.parameters(), example)
-        self._example = example.to(like.device, like.dtype)
+        self._example = attached.images("shown with fewer tokens")
         self._first, self._patches, self._prefix = find_tokens(attached.model, self._example)
         self._tried: set[float] = set()
 

@@ -27,7 +27,7 @@ class Growth(NamedTuple):
     @property
     def passes(self) -> float:
         """How many passes over the examples it makes for the cost of one whole pass."""
-        return math.fsum(self._passes)
+        return math.fsum(self.passes_each)
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -35,7 +35,8 @@ class Growth(NamedTuple):
         return tuple(Form.of(**{self.name: value}) for value in self.values if value < 1)
 
     @property
-    def _passes(self) -> list[float]:
+    def passes_each(self) -> list[float]:
+        """The same by part of the run."""
         return [share / FORMS[self.name].size(value) for value, share in zip(self.values, self.shares, strict=True)]
 
     def show(self, draft: Draft, moment: Moment) -> Draft:
@@ -53,7 +54,7 @@ class Growth(NamedTuple):
             total = moment.left / max(1e-9, 1.0 - moment.progress)
             ends, unit = self.shares, total
         else:
-            ends, unit = [count / self.passes for count in self._passes], moment.epochs * whole
+            ends, unit = [count / self.passes for count in self.passes_each], moment.epochs * whole
         stages, end, at = list[Stage](), 0.0, moment.progress
         for value, share in zip(self.values, ends, strict=True):
             end += share
