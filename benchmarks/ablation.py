@@ -3,12 +3,13 @@
     .venv/bin/python benchmarks/ablation.py --study short long parts --seeds 3 --out runs/ablation
     .venv/bin/python benchmarks/ablation.py --study short long parts --out runs/ablation --table
 
-Four studies, all with resnet8 of width 16, batch 128, SGD 0.2, linear schedule, seeds 0, 1, …:
+Five studies with resnet8 of width 16, batch 128, SGD 0.2, linear schedule, seeds 0, 1, …:
 
 short     10,000 images, 16 epochs: the methods as a whole
 long       5,000 images, 40 epochs: the same
 parts      3,000 images, 12 epochs: the papers' ablations (000 Fig. 10A; 002 Tables 3 and 4) and our options
 skipping   3,000 images, 12 epochs: MixTrain beside skipping by an oracle (002 Table 5), and other rivals
+chance     5,000 images, 90 epochs, width 8, learning rate × 0.1 every 30 epochs: MixTrain where it should do best
 
 Every row has its equal-budget control: plain training with fewer epochs, its schedule fully decayed, at the cost that
 the row really had with that seed. Finished runs are kept: the script goes on where it stopped, and adds seeds.
@@ -27,10 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _common import markdown
 
 from leantrain.run.config import TrainConfig
 from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
+
+BATCH = 128
+"""The default when the first tables were measured."""
 
 METHODS = {
     "MixTrain-CutMix": "mixtrain-cutmix",
@@ -64,13 +69,37 @@ RIVALS = {
     "progressive resizing": "progressive-resizing",
     "input scaling, 22 of 32 px": "input-scaling[size=22]",
 }
+CHANCE = {
+    "MixTrain-CutMix": "mixtrain-cutmix",
+    "with correct_only": "mixtrain-cutmix[correct_only=true]",
+    "with statistics=false": "mixtrain-cutmix[statistics=false]",
+    "with keep_steps": "mixtrain-cutmix[keep_steps=true]",
+    "with all three, until=0.8": "mixtrain-cutmix[correct_only=true,keep_steps=true,statistics=false,until=0.8]",
+    "lean": "lean@0.5",
+    "MixTrain-CutMix + lean": "mixtrain-cutmix + lean@0.5",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
+    """One table.
+
+    Attributes:
+        rows: methods by label; METHOD@BUDGET is trained under a budget.
+        small_batches: whether plain training is also a control at half the batch size, at which `keep_steps` trains
+            composites.
+    """
+
     images: int
     epochs: int
     rows: dict[str, str]
+    width: int = 16
+    schedule: str = "linear[warmup=0.15]"  # the default when the tables were measured
+    small_batches: bool = False
+
+    @property
+    def control_batches(self) -> tuple[int, ...]:
+        return (BATCH, BATCH // 2) if self.small_batches else (BATCH,)
 
 
 STUDIES = {
@@ -78,25 +107,34 @@ STUDIES = {
     "long": Study(5_000, 40, METHODS),
     "parts": Study(3_000, 12, PARTS),
     "skipping": Study(3_000, 12, RIVALS),
+    "chance": Study(5_000, 90, CHANCE, 8, "step[every=30,factor=0.1]", small_batches=True),
 }
 
 
-def outcome(study: Study, method: str, seed: int, budget: float | None, out: Path) -> dict[str, Any]:
+def folder_of(study: Study, method: str, seed: int, budget: float | None, out: Path, batch_size: int = BATCH) -> Path:
+    batch = "" if batch_size == BATCH else f"-batch{batch_size}"
+    name = f"{method}{'' if budget is None else f'@{budget:.4f}'}{batch}-seed{seed}"
+    return out / f"{study.images}x{study.epochs}" / name
+
+
+def outcome(
+    study: Study, method: str, seed: int, budget: float | None, out: Path, batch_size: int = BATCH
+) -> dict[str, Any]:
     """One run's result; trained unless it is there already."""
-    name = f"{method}{'' if budget is None else f'@{budget:.4f}'}-seed{seed}"
-    folder = out / f"{study.images}x{study.epochs}" / name
+    folder = folder_of(study, method, seed, budget, out, batch_size)
     file = folder / "result.json"
     if not file.exists():
+        name, _, share = method.partition("@")
         config = TrainConfig(
             data="cifar10",
             train_limit=study.images,
             model="resnet8",
-            width=16,
+            width=study.width,
             epochs=study.epochs,
-            method=method,
-            budget=budget,
-            batch_size=128,  # with this warm-up the default when the tables were measured
-            schedule="linear[warmup=0.15]",
+            method=name,
+            budget=float(share) if share else budget,
+            batch_size=batch_size,
+            schedule=study.schedule,
             seed=seed,
             eval_every=10_000,
             threads=torch.get_num_threads(),
@@ -107,7 +145,7 @@ def outcome(study: Study, method: str, seed: int, budget: float | None, out: Pat
         run.write_config()
         run.load_checkpoint()
         run.train()
-        print(f"{folder.parent.name} {name}: {run.result()['test_accuracy']:.2%}", file=sys.stderr, flush=True)
+        print(f"{folder.parent.name} {folder.name}: {run.result()['test_accuracy']:.2%}", file=sys.stderr, flush=True)
     result: dict[str, Any] = json.loads(file.read_text())
     return result
 
@@ -116,7 +154,8 @@ def train_seed(study: Study, seed: int, out: Path) -> None:
     outcome(study, "plain", seed, None, out)
     for method in study.rows.values():
         cost = outcome(study, method, seed, None, out)["cost_epochs"]
-        outcome(study, "plain", seed, budget_of(cost, study), out)
+        for batch_size in study.control_batches:
+            outcome(study, "plain", seed, budget_of(cost, study), out, batch_size)
 
 
 def budget_of(cost_epochs: float, study: Study) -> float:
@@ -140,38 +179,40 @@ def paired(differences: list[float]) -> str:
     return f"{100 * statistics.mean(differences):+.2f} ± {100 * half:.2f}"
 
 
-def table(study: Study, seeds: int, out: Path) -> list[str]:
+def table(study: Study, seeds: int, out: Path) -> str:
     """The study as Markdown, over the seeds that are complete."""
 
-    def there(method: str, seed: int, budget: float | None = None) -> dict[str, Any] | None:
-        name = f"{method}{'' if budget is None else f'@{budget:.4f}'}-seed{seed}"
-        file = out / f"{study.images}x{study.epochs}" / name / "result.json"
+    def there(method: str, seed: int, budget: float | None = None, batch_size: int = BATCH) -> dict[str, Any] | None:
+        file = folder_of(study, method, seed, budget, out, batch_size) / "result.json"
         return json.loads(file.read_text()) if file.exists() else None
 
-    lines = [
-        "| trained how | cost, epochs | accuracy, % | Δ to plain | plain at equal cost, % | Δ to equal cost | seeds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    batches = study.control_batches
+    named = [f" (batch {batch})" if len(batches) > 1 else "" for batch in batches]
+    heads = ["trained how", "cost, epochs", "accuracy, %", "Δ to plain"]
+    heads += [f"{head}{name}" for name in named for head in ("plain at equal cost, %", "Δ to equal cost")]
+    rows = list[tuple[str, ...]]()
     plain = {s: r for s in range(seeds) if (r := there("plain", s))}
-    accuracies = [r["test_accuracy"] for r in plain.values()]
-    if accuracies:
-        lines.append(f"| plain | {study.epochs} | {spread(accuracies)} | | | | {len(plain)} |")
+    if plain:
+        full = spread([r["test_accuracy"] for r in plain.values()])
+        rows.append(("plain", f"{study.epochs}", full, *[""] * (1 + 2 * len(batches)), f"{len(plain)}"))
     for label, method in study.rows.items():
-        rows = []
+        found = []
         for seed, base in plain.items():
             result = there(method, seed)
-            control = result and there("plain", seed, budget_of(result["cost_epochs"], study))
-            if result and control:
-                rows.append((result, control, base))
-        if not rows:
+            controls = [
+                result and there("plain", seed, budget_of(result["cost_epochs"], study), batch) for batch in batches
+            ]
+            if result and all(controls):
+                found.append((result, base, *controls))
+        if not found:
             continue
-        own, controls, bases = ([r[i]["test_accuracy"] for r in rows] for i in range(3))
-        cost = statistics.mean(r[0]["cost_epochs"] for r in rows)
-        lines.append(
-            f"| {label} | {cost:.1f} | {spread(own)} | {paired([a - b for a, b in zip(own, bases, strict=True)])} "
-            f"| {spread(controls)} | {paired([a - b for a, b in zip(own, controls, strict=True)])} | {len(rows)} |"
-        )
-    return lines
+        own, *others = ([one["test_accuracy"] for one in column] for column in zip(*found, strict=True))
+        cells = [paired([a - b for a, b in zip(own, others[0], strict=True)])]
+        for control in others[1:]:
+            cells += [spread(control), paired([a - b for a, b in zip(own, control, strict=True)])]
+        cost = statistics.mean(result["cost_epochs"] for result, *_ in found)
+        rows.append((label, f"{cost:.1f}", spread(own), *cells, f"{len(found)}"))
+    return markdown([*heads, "seeds"], rows)
 
 
 def main() -> None:
@@ -191,7 +232,7 @@ def main() -> None:
     for name in arguments.study:
         study = STUDIES[name]
         print(f"\n**{name}**: {study.images:,} images, {study.epochs} epochs\n")
-        print("\n".join(table(study, arguments.seeds, arguments.out)))
+        print(table(study, arguments.seeds, arguments.out))
 
 
 if __name__ == "__main__":

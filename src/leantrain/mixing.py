@@ -7,12 +7,15 @@ the form that shows a batch so.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from leantrain.batch import Batch
 from leantrain.errors import LeanError
@@ -49,10 +52,12 @@ class Mixer(ABC):
         ratio: the first constituent's share; "equal", "beta" (uniformly random) or "adaptive" (by recorded loss)
             where it is not a number.
         split: whether the model is to answer once per constituent, by split propagation.
+        statistics: whether composites count in BatchNorm's running statistics, with which the model is evaluated.
     """
 
     ratio: float | str = "equal"
     split: bool = False
+    statistics: bool = True
 
     def check(self, inputs: Any) -> None:
         """Refuse inputs that cannot be mixed."""
@@ -146,6 +151,8 @@ class Composite(FormKind):
         if self.mixer.split:
             self.split = Split(attached.model, attached.example, attached.split_layer)
             self.split.time_with(attached.clock)
+        norms = (module for module in attached.model.modules() if isinstance(module, _BatchNorm))
+        self._norms = [norm for norm in norms if norm.track_running_stats]
 
     @classmethod
     def constituents(cls, value: float) -> int:
@@ -163,11 +170,23 @@ class Composite(FormKind):
             draws = uniform(run.seed, batch.epoch, first, k * DRAWS, "mix")
             mixed = self.mixer.mix(inputs, k, known, draws)
         shares = mixed.shares.reshape(-1)
-        if self.split is None:
-            return Answer(ask(mixed.inputs).logits.repeat(k, 1), shares)  # one answer, asked about each constituent
-        assert mixed.owner is not None
-        with self.split.regions(mixed.owner, k):
-            return Answer(ask(mixed.inputs).logits, shares)
+        with contextlib.nullcontext() if self.mixer.statistics else self._statistics_kept():
+            if self.split is None:
+                return Answer(ask(mixed.inputs).logits.repeat(k, 1), shares)  # one answer, asked about each constituent
+            assert mixed.owner is not None
+            with self.split.regions(mixed.owner, k):
+                return Answer(ask(mixed.inputs).logits, shares)
+
+    @contextlib.contextmanager
+    def _statistics_kept(self) -> Iterator[None]:
+        """BatchNorm normalises a batch by its own statistics inside, but does not take it into the running ones."""
+        for norm in self._norms:
+            norm.track_running_stats = False
+        try:
+            yield
+        finally:
+            for norm in self._norms:
+                norm.track_running_stats = True
 
 
 def adaptive_shares(losses: Tensor) -> Tensor:

@@ -250,6 +250,37 @@ def test_keep_steps_keeps_the_number_of_optimiser_steps() -> None:
     assert len(Walk("mixtrain-cutmix[select=all]", 64, batch_size=8).plan) == 4
 
 
+def test_correct_only_leaves_what_was_wrong_out_of_region_1() -> None:
+    losses, correct = [1.0, 1.1, 1.2, 3.0], [RIGHT, RIGHT, WRONG, WRONG]
+    regions = {}
+    for option in ("", "[correct_only=true]"):
+        walk = Walk(f"mixtrain-cutmix{option}", 4, copies=4)
+        walk.train(losses, correct)
+        regions[option] = walk.train(losses, correct)
+    assert regions[""] == [REGION_1, REGION_1, REGION_1, NOT_MIXED]  # the third is wrong with a loss below L_mid
+    assert regions["[correct_only=true]"] == [REGION_1, REGION_1, NOT_MIXED, NOT_MIXED]
+
+
+@pytest.mark.parametrize("method", ["mixtrain-cutmix", "mixtrain-mixup"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_composites_count_in_the_running_statistics_unless_asked_not_to(method: str, counted: bool) -> None:
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm2d(4)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1), norm, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    )
+    data = torch.utils.data.TensorDataset(torch.randn(8, 3, 8, 8), torch.arange(8) % 4)
+    lean = leantrain.attach(model, data, f"{method}[select=all,statistics={str(counted).lower()}]", epochs=2)
+    (batch,) = lean.loader(4)
+    before = norm.running_mean.clone()
+    lean.loss(batch).backward()
+    assert batch.form.constituents == 2
+    assert (not torch.equal(norm.running_mean, before)) == counted
+    assert int(norm.num_batches_tracked) == counted
+    assert norm.track_running_stats
+    assert norm.weight.grad.isfinite().all()  # normalised by the batch itself, either way
+
+
 def test_before_start_nothing_is_mixed_but_thresholds_are_learnt() -> None:
     walk = Walk("mixtrain-cutmix[start=0.5]", 6, epochs=8)
     shares = []

@@ -85,6 +85,12 @@ class MixTrainMethod(Method):
         False,
         "composite batches hold batch-size examples, not composites, so optimiser steps stay as many; not in the paper",
     )
+    correct_only: bool = option(
+        False, "region 1 takes only what was classified correctly, however low its loss; not in the paper"
+    )
+    statistics: bool = option(
+        True, "composites count in BatchNorm's running statistics; the paper: true, as it says nothing of them"
+    )
 
     @property
     def mixer(self) -> Mixer:
@@ -194,7 +200,8 @@ class MixTrainMethod(Method):
     def _is_low(self, ledger: Ledger, thresholds: Thresholds) -> Tensor:
         if self.select == "correct":
             return ledger["correct"]
-        return ledger["loss"] < (thresholds.mean if self.select == "mean-loss" else thresholds.middle)
+        low = ledger["loss"] < (thresholds.mean if self.select == "mean-loss" else thresholds.middle)
+        return low & ledger["correct"] if self.correct_only else low
 
     def _grouped(
         self, draft: Draft, region: Tensor, batch_size: int, rng: torch.Generator
@@ -280,7 +287,8 @@ class MixTrainCutMix(MixTrainMethod):
 
     @property
     def mixer(self) -> Mixer:
-        return CutMix(ratio=parse_ratio(self.ratio, ("equal", "beta")), split=self.split, patch=self.patch)
+        ratio = parse_ratio(self.ratio, ("equal", "beta"))
+        return CutMix(ratio=ratio, split=self.split, patch=self.patch, statistics=self.statistics)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -301,7 +309,8 @@ class MixTrainMixUp(MixTrainMethod):
 
     @property
     def mixer(self) -> Mixer:
-        return MixUp(ratio=parse_ratio(self.ratio, ("adaptive", "equal", "beta")))
+        ratio = parse_ratio(self.ratio, ("adaptive", "equal", "beta"))
+        return MixUp(ratio=ratio, statistics=self.statistics)
 
     def __post_init__(self) -> None:
         super().__post_init__()
