@@ -17,7 +17,7 @@ from leantrain.batch import Batch, Key
 from leantrain.clock import Stopwatch
 from leantrain.cost import scoring_cost, training_cost
 from leantrain.errors import LeanError, LeanWarning
-from leantrain.forms import WHOLE
+from leantrain.forms import WHOLE, Answer, Form
 from leantrain.ledger import Ledger, world_size
 from leantrain.loader import PlannedDataset, PlannedLoader, check_dataset, check_target, find_keys
 from leantrain.methods import (
@@ -175,6 +175,15 @@ class Lean:
     def note(self) -> str | None:
         """What the model does not take of the method's ways of showing examples, where the run goes on without."""
         return self._presenter.note
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form but whole in which the method may show examples to this model."""
+        return self._presenter.forms
+
+    def answer(self, batch: Batch) -> Answer:
+        """The model's answer to a batch in its form, with nothing trained or recorded."""
+        return self._presenter.answer(batch)
 
     @property
     def model(self) -> nn.Module:

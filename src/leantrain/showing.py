@@ -52,6 +52,8 @@ class Presenter:
         """What of the method's ways of showing the model does not take, where it goes on without."""
         self.granted: frozenset[str] = frozenset()
         """The kinds of form in the way of showing that the model takes, of those that a method offers."""
+        self.forms: tuple[Form, ...] = ()
+        """Every form but whole that the model may be shown examples in, as it takes them."""
         self._method = method
         self._kinds: dict[str, FormKind] = {}
         if not method.shows:
@@ -83,14 +85,15 @@ class Presenter:
         """Show examples in these forms, each of which the model must take."""
         for name in dict.fromkeys(name for form in forms for name, _ in form.parts):
             self._kinds[name] = FORMS[name](attached)
-        for form in forms:
-            self._try(form.fitted(self._kinds).alone(), attached.example)
+        self.forms = tuple(dict.fromkeys(form.fitted(self._kinds) for form in forms))
+        for form in self.forms:
+            self._try(form.alone(), attached.example)
 
     def _close(self) -> None:
         """Leave the model as if none of the forms had been tried."""
         for kind in self._kinds.values():
             kind.close()
-        self._kinds = {}
+        self._kinds, self.forms = {}, ()
 
     def _try(self, form: Form, inputs: Any) -> None:
         """Refuse a form of several kinds that the model takes one by one, but not together."""

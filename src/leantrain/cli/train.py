@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     "--config", "config_file", type=Path, help="YAML file of these settings; flags win over it", metavar="FILE"
 )
 @click.option("--resume", is_flag=True, help="go on with the run in --out where it was cut")
-def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
+@click.option(
+    "--show-augmentation",
+    "sheet",
+    type=Path,
+    metavar="FILE.png",
+    help="draw training images as the network would see them, at every size that the method shows, and stop",
+)
+def train(config_file: Path | None, resume: bool, sheet: Path | None, **flags: Any) -> int:
     """Train a model and write what came of it to a folder.
 
     \b
@@ -34,13 +41,13 @@ def train(config_file: Path | None, resume: bool, **flags: Any) -> int:
     """
     given = {} if config_file is None else read_yaml(config_file)
     given.update(given_settings(flags))
-    return _train(given, resume)
+    return _train(given, resume, sheet)
 
 
 add_settings(train)
 
 
-def _train(given: dict[str, Any], resume: bool) -> int:
+def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     stored = _stored_settings(given, resume)
     if "data" in given and stored and given["data"] != stored["data"]:
         raise _changed("data", given["data"], stored["data"])
@@ -55,6 +62,8 @@ def _train(given: dict[str, Any], resume: bool) -> int:
     from leantrain.run.setup import load_images, resolve
     from leantrain.run.signals import Interrupted
 
+    if sheet is not None:
+        _check_sheet(sheet)
     if config.tensorboard:
         _need_tensorboard()
     if config.threads:
@@ -64,6 +73,11 @@ def _train(given: dict[str, Any], resume: bool) -> int:
     for name in stored.keys() & given.keys() - OPERATIONAL:
         if getattr(config, name) != stored[name]:
             raise _changed(name, given[name], stored[name])
+    if sheet is not None:
+        from leantrain.run.sheet import draw_sheet
+
+        click.echo(f"{sheet}: {draw_sheet(Run(config, images), sheet)}", err=True)
+        return 0
     out = Path(config.out) if config.out else free_folder(config)
     config = dataclasses.replace(config, out=str(out))
     display = make_display()
@@ -118,6 +132,7 @@ def _changed(name: str, now: Any, before: Any) -> LeanError:
 
 def _headline(run: Run) -> str:
     """What will be trained, at what cost, for about how long."""
+    from leantrain.data.policies import described
     from leantrain.run.estimate import expected_cost, expected_seconds
 
     config, images = run.config, run.images
@@ -127,8 +142,8 @@ def _headline(run: Run) -> str:
     start = f"resuming at step {run.steps}" if run.steps else "training"
     return (
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
-        f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes; {config.method}, "
-        f"{config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
+        f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes, {described(images)}; "
+        f"{config.method}, {config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
         f"cost {_cost(run, cost)}, about {_duration(expected_seconds(run))}"
     )
 
@@ -145,6 +160,13 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _check_sheet(file: Path) -> None:
+    if file.suffix.lower() != ".png":
+        raise LeanError(f"--show-augmentation is '{file}', but the sheet is a PNG; give a name that ends in .png.")
+    if not file.absolute().parent.is_dir():
+        raise LeanError(f"--show-augmentation is '{file}', but there is no such folder; make it first.")
 
 
 def _need_tensorboard() -> None:

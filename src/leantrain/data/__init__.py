@@ -2,7 +2,7 @@
 
 Rooms: `sources.py` finds a set, `known.py` and `files.py` read it, `images.py` hands out its batches, `decode.py`
 turns files into pixels, `parts.py` cuts a set in a way that no seed changes, `augment.py` crops, mirrors and
-normalises on the device.
+normalises on the device, `policies.py` does what torchvision's policies do before that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from leantrain.data import parts, sources
+from leantrain.data import parts, policies, sources
 from leantrain.data.augment import Augment
 from leantrain.data.images import EVALUATION, FileImages, Images, ImageSet, MemoryImages, check_labels, some
 from leantrain.data.sources import NAMES, default_root
@@ -30,6 +30,9 @@ def load(
     seed: int = 0,
     skip_bad_images: bool = False,
     image_size: int | None = None,
+    augment: str = "light",
+    flip: bool | None = None,
+    erase: float = 0.0,
 ) -> ImageSet:
     """Find a data set and cut it as asked. No seed changes who is in which part.
 
@@ -46,6 +49,9 @@ def load(
         seed: For the random crops of large images only.
         skip_bad_images: Decode every file once before the run, and leave out those that cannot be read.
         image_size: Side of the square shown to the network; chosen from the images when not given.
+        augment: What is done to training images, one of `policies.POLICIES`.
+        flip: Whether half of them are mirrored; what suits the set when not given.
+        erase: The share of them that loses a random rectangle.
 
     Raises:
         LeanError: For anything the user can fix.
@@ -75,9 +81,10 @@ def load(
         train, test = train.select(kept), train.select(held)
     if train_limit is not None:
         train = _limited(train, train_limit, len(found.classes))
-    return dataclasses.replace(
+    cut = dataclasses.replace(
         found, train=train, test=test, evaluated_on="validation" if validation else "test", bad_images=bad
     )
+    return policies.augmented(cut, augment, flip, erase, seed)
 
 
 def _limited(train: Images, limit: int, classes: int) -> Images:

@@ -144,6 +144,7 @@ class FileImages:
     targets: Tensor
     size: int
     seed: int
+    crop: bool = True
 
     @property
     def ids(self) -> tuple[str, ...] | Tensor:
@@ -161,10 +162,15 @@ class FileImages:
         """
         return frozenset({Shrunk.name}) if self.size > decode.SMALL else frozenset()
 
+    @property
+    def random_crops(self) -> bool:
+        """Whether training shows a random part of each image; small ones are shifted on the device instead."""
+        return self.crop and self.size > decode.SMALL
+
     def batch(self, indices: Tensor, epoch: int, form: Form = WHOLE) -> tuple[Tensor, Tensor]:
         side = round(self.size * form.value(Shrunk.name))  # fewer pixels are decoded, too
         pixels = np.empty((len(indices), side, side, 3), dtype=np.uint8)
-        random = epoch != EVALUATION and self.size > decode.SMALL
+        random = epoch != EVALUATION and self.random_crops
         draws = rng.uniform(self.seed, epoch, indices, 4, purpose="crop").tolist() if random else None
         for row, position in enumerate(indices.tolist()):
             if draws is not None:
@@ -220,6 +226,8 @@ class ImageSet:
         std: Per channel, likewise.
         pad: How far the crop on the device shifts an image; 0 when there is none (large images crop while decoding).
         flip: Whether the device mirrors half the images.
+        erase: The share of the images that lose a random rectangle on the device.
+        policy: What else is done to training images; one of `policies.POLICIES`.
         evaluated_on: "test", or "validation" when `test` was held out of the training part.
         bad_images: How many unreadable images `skip_bad_images` left out.
         where: How an error message refers to the set.
@@ -235,6 +243,8 @@ class ImageSet:
     std: tuple[float, ...]
     pad: int
     flip: bool
+    erase: float = 0.0
+    policy: str = "light"
     evaluated_on: str = "test"
     bad_images: int = 0
     where: str = ""

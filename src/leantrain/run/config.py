@@ -43,6 +43,16 @@ class TrainConfig:
     )
     image_size: int | None = _flag("Data", None, "side in pixels that a folder's images are brought to", low=4)
     skip_bad_images: bool = _flag("Data", False, "leave out images that cannot be read, and count them")
+    augment: str = _flag(
+        "Data",
+        "light",
+        "light: random crops, and mirrored where --flip is on; trivial and randaugment do more besides",
+        choices=("none", "light", "trivial", "randaugment"),
+    )
+    flip: bool | None = _flag(
+        "Data", None, "mirror half of the training images; not for letters or signs (default: on, digits off)"
+    )
+    erase: float = _flag("Data", 0.0, "share of the training images that lose a random rectangle", low=0.0, high=1.0)
 
     model: str | None = _flag("Model", None, "resnet8, resnet20, any timm name, or torchvision/NAME")
     width: int | None = _flag("Model", None, "width of resnet8's or resnet20's first stage", low=1)

@@ -34,6 +34,9 @@ def load_images(config: TrainConfig) -> ImageSet:
         seed=config.seed,
         skip_bad_images=config.skip_bad_images,
         image_size=config.image_size,
+        augment=config.augment,
+        flip=config.flip,
+        erase=config.erase,
     )
 
 
