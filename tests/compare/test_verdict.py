@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from scipy.stats import ttest_rel
 
-from leantrain.compare.verdict import Difference, Verdict, difference, spread, verdict
+from leantrain.compare.advice import advice
+from leantrain.compare.verdict import Difference, Verdict, difference, half_width, spread, verdict
 
 TEN = "10 epochs instead of 16"
 
@@ -38,7 +40,8 @@ def test_one_seed_gives_no_interval() -> None:
     assert found is not None
     assert math.isinf(found.half)
     assert found.text() == "+10.00"
-    assert found.as_json() == {"mean": pytest.approx(10.0), "half": None, "seeds": 1}
+    unknown = {"deviation": None, "freedom": None}
+    assert found.as_json() == {"mean": pytest.approx(10.0), "half": None, "seeds": 1, **unknown}
     assert Difference.from_json(found.as_json()) == found
     assert difference([], [], 100) is None
     assert spread([0.5]) is None
@@ -114,3 +117,41 @@ def test_a_method_is_worth_it_only_where_the_intervals_say_so(
 )
 def test_words_and_standing_agree_where_hardly_anything_is_saved(ratio: float, standing: str, words: str) -> None:
     assert judged(near(0.0), near(1.0), saving=1 - ratio) == Verdict(standing, words)
+
+
+def test_an_open_question_says_how_many_more_seeds_would_settle_it() -> None:
+    """With the deviation that three seeds showed, and more of them."""
+    close = Difference(-0.3, 0.5, 3, deviation=0.2, freedom=2)
+    needed = close.seeds_to_leave(-0.2)
+    assert needed is not None
+    assert half_width(0.2, needed - 1, needed) < 0.1 <= half_width(0.2, needed - 2, needed - 1)
+    assert f"(about {needed - 3} more would); better than" in says(close, near(+0.5))
+    hopeless = Difference(-0.201, 0.5, 3, deviation=0.2, freedom=2)
+    assert "(more than 30 would)" in says(hopeless, near(+0.5))
+    pooled = Difference(-0.3, 0.5, 3, deviation=0.2, freedom=8)  # rows that spread alike know it better
+    assert (pooled.seeds_to_leave(-0.2) or 99) < needed
+    assert near(-0.3, 0.5).seeds_to_leave(-0.2) is None
+    assert "more would" in says(near(0.0), Difference(0.3, 0.5, 3, deviation=0.2, freedom=2))
+
+
+def row(
+    label: str, standing: str, verdict: str, *, cost: float = 0.5, control: Difference | None = None
+) -> dict[str, Any]:
+    found = None if control is None else control.as_json()
+    common = {"role": "method", "cost_ratio": cost, "time_ratio": None, "accuracy": 0.7, "difference_to_control": found}
+    return {"label": label, "standing": standing, "verdict": verdict, **common}
+
+
+def test_the_advice_is_one_sentence_on_what_to_do() -> None:
+    saves = "saves 50% of the cost at the same accuracy"
+    good, cheaper = row("lean @ 0.5", "good", saves), row("lean @ 0.33", "good", saves, cost=0.33)
+    lost = row("rs2", "bad", "loses 3.0 points for 50% less cost; better than training 8 epochs", control=near(1.0))
+    worse = row("el2n", "bad", "loses 5.0 points for 50% less cost; worse than training 8 epochs", control=near(-1.0))
+    unclear = row("infobatch", "open", "not enough seeds to tell whether accuracy is kept (about 3 more would)")
+    assert advice([good, cheaper, lost, unclear], 3) == f"Use lean @ 0.33: it {saves}."
+    assert advice([lost, worse, unclear], 3).startswith("Not settled yet: infobatch is the one to watch")
+    assert "about 3 more would" in advice([unclear], 3)
+    assert advice([unclear], 1) == "One seed settles nothing: go on with --resume --seeds 3."
+    assert "If you must spend less, rs2 is the best way: loses 3.0 points" in advice([lost, worse], 3)
+    assert advice([worse], 3).startswith("Nothing here beats training fewer epochs")
+    assert advice([], 3) == ""

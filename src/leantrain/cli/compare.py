@@ -180,5 +180,7 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{curve['method']}: {curve['answer']}")
     for name, note in summary["notes"].items():
         click.echo(f"{name}: {note}")
+    if summary.get("advice"):
+        click.echo(summary["advice"])
     for name, reason in summary["failures"].items():
         click.echo(f"failed: {name}: {reason}", err=True)

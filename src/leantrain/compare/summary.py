@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from leantrain.compare.advice import advice
+from leantrain.compare.blocks import Pool, pool
 from leantrain.compare.curve import curves
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.compare.settings import BASELINE, Entry, Settings
@@ -42,7 +44,12 @@ class Summary:
     def content(self, failures: dict[str, str]) -> dict[str, Any]:
         """The comparison as compare.json holds it; see docs/compare.md."""
         ratios = self.time_ratios()
-        rows = [self._row(entry, ratios) for entry in self.results]
+        accuracies = {
+            entry.label: {seed: result["test_accuracy"] for seed, result in own.items()}
+            for entry, own in self.results.items()
+        }
+        alike = pool(accuracies)
+        rows = [self._row(entry, ratios, alike) for entry in self.results]
         return {
             "format": FORMAT,
             "margin": self.settings.margin,
@@ -50,6 +57,8 @@ class Summary:
             "settings": dataclasses.asdict(self.settings.config),
             "made_with": self._made_with(),
             "rows": rows,
+            "pooled": sorted(alike.rows) if alike else [],
+            "advice": advice(rows, self.settings.seeds),
             "curves": curves(rows, self.settings.margin),
             "notes": self._notes(rows),
             "failures": {**self._stored_failures(), **failures},
@@ -74,13 +83,18 @@ class Summary:
         finished = {f"{entry.label}, seed {seed}" for entry, own in self.results.items() for seed in own}
         return {name: reason for name, reason in stored.items() if name not in finished}
 
-    def _row(self, entry: Entry, ratios: dict[str, dict[int, float]]) -> dict[str, Any]:
+    def _row(self, entry: Entry, ratios: dict[str, dict[int, float]], alike: Pool | None) -> dict[str, Any]:
         results = self.results
         own = results[entry]
         full = results[BASELINE_ENTRY]
         control = self.settings.control(entry)
-        to_full = _difference(own, full) if entry.role != "baseline" else None
-        to_control = _difference(own, results[control]) if control and entry.role == "method" else None
+
+        def compared(other: Entry) -> Difference | None:
+            spread_alike = alike is not None and {entry.label, other.label} <= alike.rows
+            return _difference(own, results[other], alike if spread_alike else None)
+
+        to_full = compared(BASELINE_ENTRY) if entry.role != "baseline" else None
+        to_control = compared(control) if control and entry.role == "method" else None
         cost = _mean([own[s]["cost"] / full[s]["cost"] for s in own if s in full])
         times = list(ratios.get(entry.label, {}).values())
         time_ratio = _mean(times)
@@ -170,12 +184,14 @@ class Summary:
         return {"share": _mean(shares), "reached": len(shares), "seeds": asked} if asked else None
 
 
-def _difference(own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Difference | None:
+def _difference(
+    own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]], alike: Pool | None
+) -> Difference | None:
     seeds = sorted(own.keys() & other.keys())
     if not seeds:
         return None
     ours, theirs = ([results[s]["test_accuracy"] for s in seeds] for results in (own, other))
-    return difference(ours, theirs, own[seeds[0]]["test_examples"])
+    return difference(ours, theirs, own[seeds[0]]["test_examples"], alike)
 
 
 def _about_scores(row: dict[str, Any]) -> str:

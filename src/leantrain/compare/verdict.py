@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leantrain.compare.blocks import Pool
+
 GOOD, BAD, OPEN = "good", "bad", "open"
+MOST_SEEDS = 30  # nobody trains more to settle a question as small as that
 LEAST_SAVING = 0.005  # what is less reads as 0 % and is within the noise of any clock
 
 
@@ -20,11 +24,15 @@ class Difference:
         mean: over the seeds.
         half: half the interval's width (Student's t); infinite with one seed.
         seeds: how many pairs it rests on.
+        deviation: of one pair; None where it is not known.
+        freedom: the degrees of freedom of the deviation: the pairs less one, or more where it is pooled over rows.
     """
 
     mean: float
     half: float
     seeds: int
+    deviation: float | None = None
+    freedom: int | None = None
 
     @property
     def low(self) -> float:
@@ -36,21 +44,40 @@ class Difference:
 
     def as_json(self) -> dict[str, float | int | None]:
         """As JSON can hold it, which knows no infinity."""
-        return {"mean": self.mean, "half": None if math.isinf(self.half) else self.half, "seeds": self.seeds}
+        return {**dataclasses.asdict(self), "half": None if math.isinf(self.half) else self.half}
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> Difference:
-        return Difference(content["mean"], math.inf if content["half"] is None else content["half"], content["seeds"])
+        return Difference(**{**content, "half": math.inf if content["half"] is None else content["half"]})
+
+    def seeds_to_leave(self, level: float) -> int | None:
+        """How many seeds in all would tell it from a level, if it stays as it is; None where that is not known.
+
+        More than `MOST_SEEDS` are counted as one more than that.
+        """
+        if self.deviation is None or self.freedom is None or self.seeds < 2:
+            return None
+        per_seed = self.freedom / (self.seeds - 1)
+        for seeds in range(self.seeds + 1, MOST_SEEDS + 1):
+            if half_width(self.deviation, round(per_seed * (seeds - 1)), seeds) < abs(self.mean - level):
+                return seeds
+        return MOST_SEEDS + 1
 
     def text(self) -> str:
         return f"{self.mean:+.2f}" if math.isinf(self.half) else f"{self.mean:+.2f} ± {self.half:.2f}"
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float], examples: int) -> Difference | None:
+def difference(
+    ours: Sequence[float], theirs: Sequence[float], examples: int, pool: Pool | None = None
+) -> Difference | None:
     """The difference of two lists of accuracies in 0…1, seed by seed, measured on so many test examples.
 
     Accuracies are counts, so differences that happen to be equal are not without spread: it is taken to be at least
     that of rounding two counts, √(1/6) examples.
+
+    Args:
+        pool: what rows that spread like these two tell of a pair's deviation; it is taken to be no less than theirs,
+            and known as well as they know it.
     """
     pairs = [100 * (a - b) for a, b in zip(ours, theirs, strict=True)]
     if not pairs:
@@ -58,11 +85,17 @@ def difference(ours: Sequence[float], theirs: Sequence[float], examples: int) ->
     mean = statistics.fmean(pairs)
     if len(pairs) == 1:
         return Difference(mean, math.inf, 1)
-    from scipy.stats import t
+    deviation, freedom = max(statistics.stdev(pairs), 100 / examples / math.sqrt(6)), len(pairs) - 1
+    if pool is not None:
+        deviation, freedom = max(deviation, 100 * pool.deviation), pool.freedom
+    return Difference(mean, half_width(deviation, freedom, len(pairs)), len(pairs), deviation, freedom)
 
-    deviation = max(statistics.stdev(pairs), 100 / examples / math.sqrt(6))
-    half = float(t.ppf(0.975, len(pairs) - 1)) * deviation / math.sqrt(len(pairs))
-    return Difference(mean, half, len(pairs))
+
+def half_width(deviation: float, freedom: int, seeds: int) -> float:
+    """Half the width of the 95 % interval of a mean over so many pairs."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975)) * deviation / math.sqrt(seeds)
 
 
 @dataclass(frozen=True)
@@ -113,7 +146,8 @@ def verdict(
         return Verdict(BAD, f"loses {-to_full.mean:.1f} points for {saving:.0%} less {unit}; {against.text}")
     return Verdict(
         BAD if against.standing == BAD else OPEN,
-        f"not enough seeds to tell whether accuracy is kept at {saving:.0%} less {unit}; {against.text}",
+        f"not enough seeds to tell whether accuracy is kept at {saving:.0%} less {unit}{_more(to_full, -margin)}; "
+        f"{against.text}",
     )
 
 
@@ -124,7 +158,18 @@ def _against_control(to_control: Difference, instead: str, margin: float) -> Ver
         return Verdict(BAD, f"worse than training {instead}")
     if to_control.high <= margin:
         return Verdict(BAD, f"no better than training {instead}")
-    return Verdict(OPEN, f"not enough seeds to tell it from training {instead}")
+    level = 0.0 if to_control.mean > margin / 2 else margin  # what it would take less to tell it from
+    return Verdict(OPEN, f"not enough seeds to tell it from training {instead}{_more(to_control, level)}")
+
+
+def _more(open_question: Difference, level: float) -> str:
+    """How many more seeds would settle it, in brackets; nothing where that is not known."""
+    seeds = open_question.seeds_to_leave(level)
+    if seeds is None:
+        return ""
+    return (
+        f" ({f'more than {MOST_SEEDS}' if seeds > MOST_SEEDS else f'about {seeds - open_question.seeds} more'} would)"
+    )
 
 
 def spread(values: Sequence[float]) -> float | None:

@@ -127,6 +127,8 @@ def _comparison(folder: Path, share: int) -> Json:
         "kind": "comparison",
         "title": f"{_listed(names)} against plain training",
         "facts": [*_facts(config), f"{seeds} seed{'s' * (seeds != 1)}"],
+        "advice": summary["advice"],
+        "pooled": summary["pooled"],
         "verdicts": [_verdict(row) for row in methods],
         "failures": [{"name": name, "reason": reason} for name, reason in summary.get("failures", {}).items()],
         "about": [{"name": name, "reason": note} for name, note in summary.get("notes", {}).items()],
@@ -193,6 +195,8 @@ def _plain_runs(runs: list[RunRecord], share: int) -> Json:
         "kind": "runs",
         "title": f"{_listed(list(dict.fromkeys(str(run.config.method) for run in runs)))} on {first.config.data}",
         "facts": [*_facts(first.config), f"{len(runs)} run{'s' * (len(runs) != 1)}"],
+        "advice": "",
+        "pooled": [],
         "verdicts": [],
         "failures": [
             {"name": label, "reason": "not finished yet"}

@@ -792,6 +792,7 @@
       contents.push([id, title]);
     };
     const top = [];
+    if (study.advice) top.push(make("p", { class: "advice" }, study.advice));
     if (study.verdicts.length) {
       const spoken = { good: "✓ worth it", bad: "✗ not worth it", open: "? not settled" };
       top.push(make("ul", { class: "verdicts" }, study.verdicts.map((verdict) => make("li", { class: `verdict ${verdict.standing}` },
@@ -799,7 +800,7 @@
         make("dl", {}, verdict.numbers.map((n) => make("div", {}, make("dt", {}, n.name), make("dd", {}, n.text))))))));
     }
     top.push(sortable(study, look));
-    if (study.kind === "comparison") top.push(make("p", { class: "dim" }, `Accuracies within ${study.margin} points count as the same. Click a heading to sort.`));
+    if (study.kind === "comparison") top.push(make("p", { class: "dim" }, `Accuracies within ${study.margin} points count as the same. ${study.pooled.length ? `Intervals rest on how much the runs of ${study.pooled.length} rows spread, which is alike; other rows keep their own spread. ` : ""}Click a heading to sort.`));
     for (const { name, reason } of [...study.failures, ...study.about]) top.push(make("p", { class: "note" }, `${name}: ${reason}`));
     for (const text of study.notes) top.push(make("p", { class: "note" }, text));
     part(study.kind === "comparison" ? "Verdict" : "Result", "", top);
