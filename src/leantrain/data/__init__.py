@@ -30,6 +30,7 @@ def load(
     seed: int = 0,
     skip_bad_images: bool = False,
     image_size: int | None = None,
+    least_size: int = 0,
     augment: str = "light",
     flip: bool | None = None,
     erase: float = 0.0,
@@ -49,6 +50,7 @@ def load(
         seed: For the random crops of large images only.
         skip_bad_images: Decode every file once before the run, and leave out those that cannot be read.
         image_size: Side of the square shown to the network; chosen from the images when not given.
+        least_size: Side at which files are shown at least, where `image_size` is not given.
         augment: What is done to training images, one of `policies.POLICIES`.
         flip: Whether half of them are mirrored; what suits the set when not given.
         erase: The share of them that loses a random rectangle.
@@ -62,7 +64,8 @@ def load(
         raise LeanError(f"--validation {validation} is not a share; give a number from 0 up to, but not including, 1.")
     if image_size is not None and not 8 <= image_size <= 2048:
         raise LeanError(f"--image-size {image_size} is out of range; give a number of pixels from 8 to 2048.")
-    found = sources.find(str(name), Path(root).expanduser() if root is not None else default_root(), seed, image_size)
+    place = Path(root).expanduser() if root is not None else default_root()
+    found = sources.find(str(name), place, seed, image_size, least_size)
     train, test = found.train, found.test
     bad = 0
     if skip_bad_images:

@@ -28,7 +28,7 @@ Part = tuple[Folder | Table, Tensor]
 """Encoded images and their int64 labels."""
 
 
-def load(path: Path, name: str, seed: int, image_size: int | None) -> ImageSet:
+def load(path: Path, name: str, seed: int, image_size: int | None, least_size: int = 0) -> ImageSet:
     """The set at `path`, whichever of the known layouts it has."""
     if not path.exists():
         raise LeanError(f"There is no folder or file at {str(path)!r}; check the path given to --data.")
@@ -42,7 +42,7 @@ def load(path: Path, name: str, seed: int, image_size: int | None) -> ImageSet:
                 "add images, or give it train and val folders."
             )
         train, test = _select(train, kept), _select(train, held)
-    size = image_size or _fitting_size(train[0])
+    size = image_size or max(least_size, _fitting_size(train[0]))
     pad = 0 if size > decode.SMALL else 8 if size > 48 else 4
     return ImageSet(
         name=name,

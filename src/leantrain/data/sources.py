@@ -26,7 +26,7 @@ def default_root() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "leantrain-data"
 
 
-def find(name: str, root: Path, seed: int, image_size: int | None) -> ImageSet:
+def find(name: str, root: Path, seed: int, image_size: int | None, least_size: int = 0) -> ImageSet:
     """The set called `name`, or the one that lies there."""
     if name in READERS:
         return READERS[name](root, image_size)
@@ -37,13 +37,13 @@ def find(name: str, root: Path, seed: int, image_size: int | None) -> ImageSet:
                 f"ImageNet is not at {place}, and cannot be downloaded without an account; put its class folders "
                 f"into {place / 'train'} and {place / 'val'}, or name another place with --data-root."
             )
-        return files.load(place, "imagenet", seed, image_size)
+        return files.load(place, "imagenet", seed, image_size, least_size)
     path = Path(name).expanduser()
     is_path = any(separator in name for separator in (os.sep, os.altsep) if separator)
     if name and (is_path or path.exists()):
-        return files.load(path, path.resolve().name, seed, image_size)
+        return files.load(path, path.resolve().name, seed, image_size, least_size)
     if name and (root / name).is_dir():
-        return files.load(root / name, name, seed, image_size)
+        return files.load(root / name, name, seed, image_size, least_size)
     raise LeanError(
         f"unknown data set '{name}'.{nearest(name, NAMES)} Give one of {', '.join(NAMES)}, or a path to a folder."
     )

@@ -17,8 +17,8 @@ from leantrain.models.nets import SmallResNet
 from leantrain.models.small import SMALL, conv_like, fit, probe, reason
 from leantrain.models.weights import head_names, load_weights
 
-_OWN = {"resnet8": (1, 32), "resnet20": (3, 16)}  # name: blocks per stage, width of the first
-_TORCHVISION = "torchvision/"
+OWN = {"resnet8": (1, 32), "resnet20": (3, 16)}  # name: blocks per stage, width of the first
+TORCHVISION = "torchvision/"
 
 
 def build(
@@ -51,10 +51,10 @@ def build(
     # Models are made on the CPU, so only its generator is forked; torch.manual_seed would reseed the GPUs' as well.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.derive(seed, "model"))
-        if name in _OWN:
+        if name in OWN:
             model = _own(name, classes, channels, width, dropout)
             fit(model, name, channels, image_size)
-        elif name.startswith(_TORCHVISION):
+        elif name.startswith(TORCHVISION):
             model = _from_torchvision(name, classes, channels, image_size, dropout, pretrained)
         else:
             model = _from_timm(name, classes, channels, image_size, dropout, pretrained)
@@ -78,8 +78,8 @@ def default_model(image_size: int, examples: int, device: str) -> str:
 
 def names(pattern: str = "*") -> list[str]:
     """Every model name that matches the shell pattern: our own first, then timm's, then torchvision's."""
-    timm, vision = _libraries()
-    known = [*_OWN, *timm.list_models(), *(_TORCHVISION + name for name in vision.list_models(module=vision))]
+    timm, vision = libraries()
+    known = [*OWN, *timm.list_models(), *(TORCHVISION + name for name in vision.list_models(module=vision))]
     return fnmatch.filter(known, pattern)
 
 
@@ -106,17 +106,17 @@ def _check(
             raise LeanError(f"{what} must be at least {least}, not {value}.")
     if not 0 <= dropout < 1:
         raise LeanError(f"dropout must be at least 0 and less than 1, not {dropout}.")
-    if width is not None and name not in _OWN:
-        raise LeanError(f"width {width} cannot be set for {name}: --width is for {' and '.join(_OWN)} alone.")
+    if width is not None and name not in OWN:
+        raise LeanError(f"width {width} cannot be set for {name}: --width is for {' and '.join(OWN)} alone.")
     if width is not None and width < 1:
         raise LeanError(f"width must be at least 1, not {width}.")
     if pretrained and weights is not None:
         raise LeanError(f"pretrained weights and --weights {weights} exclude each other; give one of them.")
-    if pretrained and name in _OWN:
+    if pretrained and name in OWN:
         raise LeanError(f"{name} has no published weights; leave out --pretrained or give a file with --weights.")
 
 
-def _libraries() -> tuple[Any, Any]:
+def libraries() -> tuple[Any, Any]:
     """timm and torchvision.models; imported late, because together they take longer than everything else."""
     _torchvision.prepare()
     import timm
@@ -126,14 +126,14 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def _own(name: str, classes: int, channels: int, width: int | None, dropout: float) -> nn.Module:
-    depth, usual = _OWN[name]
+    depth, usual = OWN[name]
     return SmallResNet(depth, classes=classes, channels=channels, width=width or usual, dropout=dropout)
 
 
 def _from_torchvision(
     name: str, classes: int, channels: int, image_size: int, dropout: float, pretrained: bool
 ) -> nn.Module:
-    vision, short = _libraries()[1], name.removeprefix(_TORCHVISION)
+    vision, short = libraries()[1], name.removeprefix(TORCHVISION)
     if short not in vision.list_models(module=vision):
         raise _unknown(name)
     options: dict[str, Any] = {} if pretrained else {"num_classes": classes}
@@ -162,7 +162,7 @@ def _from_timm(name: str, classes: int, channels: int, image_size: int, dropout:
 
     The way is found on fresh weights, so that a download is tried once and at the end.
     """
-    timm = _libraries()[0]
+    timm = libraries()[0]
     if not timm.is_model(name.split(".")[0]):
         raise _unknown(name)
     make = partial(timm.create_model, name, num_classes=classes, in_chans=channels)

@@ -41,7 +41,9 @@ class TrainConfig:
     validation: float = _flag(
         "Data", 0.0, "share held out of the training part and evaluated on instead of the test set", low=0.0, below=1.0
     )
-    image_size: int | None = _flag("Data", None, "side in pixels that a folder's images are brought to", low=4)
+    image_size: int | None = _flag(
+        "Data", None, "side in pixels that images are brought to (default: their own, up to 224)", low=4
+    )
     skip_bad_images: bool = _flag("Data", False, "leave out images that cannot be read, and count them")
     augment: str = _flag(
         "Data",
@@ -80,15 +82,23 @@ class TrainConfig:
         "(default: 32, 64 or 128, the largest with which a full run has 2,500 steps)",
         low=1,
     )
-    optimizer: str = _flag("Training", "sgd", "sgd has Nesterov momentum", choices=("sgd", "adam", "adamw"))
+    optimizer: str | None = _flag(
+        "Training",
+        None,
+        "sgd has Nesterov momentum (default: sgd; adamw where training starts from weights)",
+        choices=("sgd", "adam", "adamw"),
+    )
     lr: float | None = _flag(
         "Training",
         None,
-        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.2, adam and adamw 0.001)",
+        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.2, adam and adamw 0.001; "
+        "a tenth of sgd's where training starts from weights)",
         above=0.0,
     )
     momentum: float = _flag("Training", 0.9, "of sgd", low=0.0, below=1.0)
-    weight_decay: float = _flag("Training", 5e-4, "on all weights but biases and normalisation", low=0.0)
+    weight_decay: float | None = _flag(
+        "Training", None, "on all weights but biases and normalisation (default: 0.0005; adamw 0.05)", low=0.0
+    )
     clip: float | None = _flag("Training", None, "largest gradient norm", above=0.0)
     schedule: str = _flag(
         "Training", "linear", 'linear, onecycle, cosine, step, constant; with options "step[every=30,factor=0.1]"'
@@ -127,6 +137,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def from_weights(self) -> bool:
+        """Whether training starts from somebody's weights and not from nothing."""
+        return self.pretrained or self.weights is not None
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(TrainConfig)}

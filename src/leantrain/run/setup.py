@@ -16,17 +16,26 @@ from leantrain.data import Images, ImageSet
 from leantrain.errors import LeanError
 from leantrain.loader import InOrder, PlannedDataset, planned_dataloader
 from leantrain.methods import choose_method
-from leantrain.models import build, default_model
+from leantrain.models import build, default_model, published
 from leantrain.rng import generator
 from leantrain.run import machine
 from leantrain.run.config import TrainConfig, default_workers
 from leantrain.run.folder import RunFolder
 from leantrain.schedule import parse_schedule
 
+TUNED = "resnet18"
+"""The model whose published weights are taken where none is named."""
+
+LEAST_SIDE = 128
+"""Pixels at which a folder's images are shown at least where training starts from published weights: networks that
+reduce an image 32-fold see a map of 4×4 then, as they were published."""
+
 
 def load_images(config: TrainConfig) -> ImageSet:
-    """The data set that the settings name."""
-    return data.load(
+    """The data set that the settings name, normalised as published weights expect where training starts from them."""
+    model = config.model or (TUNED if config.pretrained else None)
+    known = published(model) if config.from_weights and model is not None else None
+    images = data.load(
         config.data,
         config.data_root,
         train_limit=config.train_limit,
@@ -34,25 +43,35 @@ def load_images(config: TrainConfig) -> ImageSet:
         seed=config.seed,
         skip_bad_images=config.skip_bad_images,
         image_size=config.image_size,
+        least_size=0 if known is None else min(LEAST_SIDE, known.side),
         augment=config.augment,
         flip=config.flip,
         erase=config.erase,
     )
+    if known is None or len(known.mean) != images.channels:
+        return images
+    return dataclasses.replace(images, mean=known.mean, std=known.std)
 
 
 def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
-    """Fill in what the user left open, to suit the data and the machine."""
+    """Fill in what the user left open, to suit the data, the machine, and whether training starts from weights."""
     device = machine.choose_device(config.device)
-    base_lr = 0.2 if config.optimizer == "sgd" else 0.001
-    epochs = config.epochs or default_epochs(len(images.train))
+    tuned = config.from_weights
+    epochs = config.epochs or (tuning_epochs if tuned else default_epochs)(len(images.train))
     batch_size = config.batch_size or default_batch_size(len(images.train), epochs)
+    optimizer = config.optimizer or ("adamw" if tuned else "sgd")
+    base_lr = 0.001 if optimizer != "sgd" else 0.02 if tuned else 0.2
+    decay = 0.05 if optimizer == "adamw" and tuned else 5e-4
+    model = TUNED if config.pretrained else default_model(images.image_size, len(images.train), device.type)
     chosen: dict[str, Any] = {
         "device": str(device),
         "precision": machine.choose_precision(config.precision, device),
-        "model": config.model or default_model(images.image_size, len(images.train), device.type),
+        "model": config.model or model,
         "epochs": epochs,
         "batch_size": batch_size,
+        "optimizer": optimizer,
         "lr": config.lr or base_lr * batch_size / 128,
+        "weight_decay": decay if config.weight_decay is None else config.weight_decay,
         "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
         "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
     }
@@ -65,6 +84,11 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
 def default_epochs(examples: int) -> int:
     """Small sets need more passes: about 800,000 examples in all, between 16 and 40 epochs."""
     return max(16, min(40, round(800_000 / examples)))
+
+
+def tuning_epochs(examples: int) -> int:
+    """What starts from weights needs fewer: about 60,000 examples in all, between 4 and 15 epochs."""
+    return max(4, min(15, round(60_000 / examples)))
 
 
 def default_batch_size(examples: int, epochs: int) -> int:
@@ -108,7 +132,7 @@ def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device
     """Weight decay on matrices and kernels only; fused where the device has it (Fabric cannot clip fp16 then)."""
     assert config.lr is not None
     parameters = [p for p in module.parameters() if p.requires_grad]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
