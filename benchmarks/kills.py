@@ -131,7 +131,7 @@ def where(out: Path, pid: int, before: int) -> str:
     saved = checkpoint.load(out / "checkpoint.pt")
     lean = saved["lean"]
     rows = (out / "metrics.jsonl").read_bytes().count(b"\n") if (out / "metrics.jsonl").exists() else 0
-    if rows > saved["rows"]:
+    if rows > len(saved["rows"]):
         return "finishing an epoch"
     ended = lean["done"] == len(lean["plan"]["form_of"])
     return "evaluating" if ended and rows == lean["plan"]["epoch"] else "training"

@@ -51,6 +51,27 @@ def test_checkpoints_round_trip(tmp_path: Path) -> None:
     assert loaded["nested"] == {"y": [1, 2.5, None, "z"]}
 
 
+def test_a_flipped_bit_of_a_checkpoint_is_noticed_wherever_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    checkpoint.save(path, {"x": torch.arange(3.0)})
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(LeanError, match="can be used"):
+            checkpoint.load(path)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    last, before = tmp_path / "c.pt", tmp_path / "before.pt"
+    for number in range(3):
+        checkpoint.save(last, {"number": number}, keep=before)
+    assert [checkpoint.load(path)["number"] for path in (last, before)] == [2, 1]
+    last.write_bytes(last.read_bytes()[:-1])
+    said: list[str] = []
+    assert checkpoint.load(last, before, say=said.append)["number"] == 1
+    assert len(said) == 1 and "going back to the checkpoint before it, before.pt." in said[0]
+
+
 class Bomb:
     def __reduce__(self):  # type: ignore[no-untyped-def]
         return os.mkdir, ("bomb",)

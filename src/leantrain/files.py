@@ -11,8 +11,11 @@ from typing import IO, Any
 from leantrain.errors import LeanError
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+def write_atomically(path: Path, write: Callable[[IO[bytes]], Any], keep: Path | None = None) -> None:
     """Let `write` fill a file; it appears under its name complete and on disk, or the old one stays.
+
+    Args:
+        keep: another name for the old one; a cut between the two renames leaves it under that alone.
 
     Raises:
         LeanError: the disk is full or the folder cannot be written.
@@ -25,6 +28,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
+            if keep is not None and path.exists():
+                os.replace(path, keep)
             os.replace(temporary, path)
             _sync_folder(path.parent)
         finally:

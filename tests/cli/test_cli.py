@@ -256,7 +256,7 @@ def test_a_checkpoint_of_another_model_or_data_set_is_refused(finished: Path, tm
     with pytest.raises(LeanError, match="belongs to a run with data"):
         call("train", "--out", cut_with_another_s_checkpoint("data", "--validation", 0.5), "--resume")
     out = cut_with_another_s_checkpoint("width", "--width", 8, "--method", "random-backprop[keep=0.75]")
-    with pytest.raises(LeanError, match="does not fit the model"):
+    with pytest.raises(LeanError, match="belongs to a run with width 4, not 8"):
         call("train", "--out", out, "--resume")
 
 

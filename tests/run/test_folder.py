@@ -27,7 +27,8 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     with folder.metrics_file.open("a") as file:
         file.write('{"epoch": 3, "tra')  # cut while it was written
     assert [row["epoch"] for row in folder.rows()] == [0, 1, 2]
-    assert folder.keep_rows(2) == folder.rows() == [{"epoch": e, "train_loss": 0.5} for e in range(2)]
+    folder.write_rows(folder.rows()[:2])
+    assert folder.rows() == [{"epoch": e, "train_loss": 0.5} for e in range(2)]
 
     ledger = Ledger(4)
     for epoch in (0, 1, 2):

@@ -57,7 +57,7 @@ def inspect_run(
         seed: decides examples, pairings and cuts.
         log: gets a line per figure, and one for each that is left out.
     """
-    run = Record.read(RunFolder(folder))
+    run = Record.read(RunFolder(folder), log)
     out = run.folder.inspect if out is None else out
     run.check_epoch(epoch)
     images = load_images(run.config)

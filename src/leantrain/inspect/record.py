@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -44,15 +44,18 @@ class Record:
     saved: Numbers | None
 
     @staticmethod
-    def read(folder: RunFolder) -> Record:
+    def read(folder: RunFolder, log: Callable[[str], object] = lambda line: None) -> Record:
         """Read a finished or a cut run.
+
+        Args:
+            log: gets a sentence where the last checkpoint is damaged and the one before it was read.
 
         Raises:
             LeanError: the folder holds no run, or one that has saved no weights yet.
         """
         config = folder.config()
         folder.check_weights()
-        return Record(folder, config, folder.rows(), folder.checkpoint())
+        return Record(folder, config, folder.rows(), folder.checkpoint(log))
 
     @cached_property
     def mixtrain(self) -> tuple[int, MixTrainMethod] | None:

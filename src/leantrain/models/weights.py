@@ -1,7 +1,9 @@
-"""Weights to start from: read from a file, without ever running code from it."""
+"""Weights in files: to start from or to keep, checked by a checksum, and read without ever running code from them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,9 +56,7 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
         raise LeanError(f"there is no weights file {file}; check --weights.")
     try:
         if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            found: Any = load_file(file)
+            found: Any = read_safetensors(file)
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -70,3 +70,42 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
         raise LeanError(f"weights file {file} holds no state dict; save the model's state_dict() with torch.save.")
     return dict(found)
+
+
+# The model that a run saves: a .safetensors file that any program reads, with a checksum in its metadata.
+
+_KEY = "leantrain"
+
+
+def safetensors_bytes(state: Mapping[str, Tensor], model: str) -> bytes:
+    """The content of a .safetensors file with a model's tensors and their checksum."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    about = json.dumps({"model": model, "sha256": _checksum(tensors)})
+    # One entry: safetensors writes several in random order, and equal runs should give equal files.
+    return save(tensors, metadata={_KEY: about})
+
+
+def read_safetensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, compared with their checksum where leantrain wrote one.
+
+    Raises:
+        ValueError: the checksum is wrong.
+    """
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as content:
+        about = (content.metadata() or {}).get(_KEY)
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - it is no mapping
+    if about is not None and json.loads(about).get("sha256") != _checksum(tensors):
+        raise ValueError("its checksum is wrong: it was damaged after it was written")
+    return tensors
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

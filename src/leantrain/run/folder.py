@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ class RunFolder:
         metrics_file: a line of JSON per finished epoch.
         history: a file per epoch with every example's loss.
         checkpoint_file: everything needed to go on.
+        earlier_checkpoint_file: the checkpoint before that one, to go back to where the last is damaged.
         weights_file: the trained model; only of a finished run.
         result_file: the outcome; only of a finished run.
         tensorboard: logs for TensorBoard.
@@ -47,6 +50,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.history = path / "history"
         self.checkpoint_file = path / "checkpoint.pt"
+        self.earlier_checkpoint_file = path / "checkpoint-before.pt"
         self.weights_file = path / "model.safetensors"
         self.result_file = path / "result.json"
         self.tensorboard = path / "tensorboard"
@@ -67,7 +71,11 @@ class RunFolder:
 
     @property
     def has_checkpoint(self) -> bool:
-        return self.checkpoint_file.exists()
+        return bool(self._checkpoints())
+
+    def _checkpoints(self) -> list[Path]:
+        """The last checkpoint and the one before it, where they are there."""
+        return [file for file in (self.checkpoint_file, self.earlier_checkpoint_file) if file.exists()]
 
     @property
     def has_weights(self) -> bool:
@@ -111,11 +119,28 @@ class RunFolder:
         """The outcome; None where the run is not finished."""
         return read_json(self.result_file) if self.finished else None
 
-    def checkpoint(self) -> Json | None:
-        """The last checkpoint; None where there is none."""
+    def checkpoint(self, say: Callable[[str], object] = lambda text: None) -> Json | None:
+        """The last checkpoint that is whole; None where there is none at all.
+
+        Args:
+            say: gets a sentence where it is not the last that was written.
+        """
         from leantrain.run import checkpoint
 
-        return checkpoint.load(self.checkpoint_file) if self.has_checkpoint else None
+        return checkpoint.load(*self._checkpoints(), say=say) if self.has_checkpoint else None
+
+    def checkpoint_to_resume(self, say: Callable[[str], object]) -> Json | None:
+        """As `checkpoint`; where it had to go back, the earlier one replaces the last, so that it is never lost."""
+        went_back = [not self.checkpoint_file.exists()]
+
+        def heard(text: str) -> None:
+            went_back.append(True)
+            say(text)
+
+        content = self.checkpoint(heard)
+        if content is not None and any(went_back):
+            os.replace(self.earlier_checkpoint_file, self.checkpoint_file)
+        return content
 
     def weights(self) -> dict[str, Tensor]:
         """The trained model's tensors, or those of the last checkpoint.
@@ -128,11 +153,12 @@ class RunFolder:
             weights: dict[str, Tensor] = (self.checkpoint() or {})["model"]
             return weights
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+
+        from leantrain.models.weights import read_safetensors
 
         try:
-            return load_file(self.weights_file)
-        except SafetensorError as error:
+            return read_safetensors(self.weights_file)
+        except (SafetensorError, OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise LeanError(f"'{self.weights_file}' cannot be read ({reason}); restore it or train again.") from None
 
@@ -158,12 +184,11 @@ class RunFolder:
     def add_row(self, row: Json) -> None:
         append_line(self.metrics_file, json.dumps(row))
 
-    def keep_rows(self, count: int) -> list[Json]:
-        """The metrics of the first `count` epochs; later or half-written lines are taken out of the file."""
-        rows = self.rows()[:count]
-        if self.metrics_file.exists():
-            write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-        return rows
+    def write_rows(self, rows: Iterable[Json]) -> None:
+        """The metrics of these epochs and no others; nothing where there is neither a row nor the file."""
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if text or self.metrics_file.exists():
+            write_text(self.metrics_file, text)
 
     def write_epoch(self, ledger: Ledger, epoch: int) -> None:
         """Add what one epoch recorded to the history."""
@@ -174,14 +199,12 @@ class RunFolder:
     def write_checkpoint(self, content: Json) -> None:
         from leantrain.run import checkpoint
 
-        checkpoint.save(self.checkpoint_file, content)
+        checkpoint.save(self.checkpoint_file, content, keep=self.earlier_checkpoint_file)
 
     def write_weights(self, state: dict[str, Tensor], model: str) -> None:
-        from safetensors.torch import save
+        from leantrain.models.weights import safetensors_bytes
 
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        # One entry: safetensors writes several in random order, and equal runs should give equal files.
-        data = save(tensors, metadata={"model": model})
+        data = safetensors_bytes(state, model)
         write_atomically(self.weights_file, lambda file: file.write(data))
 
     def write_result(self, result: Json) -> None:

@@ -21,7 +21,7 @@ from leantrain.lean import Lean
 from leantrain.methods import NeedsScores, ScoreRequest, chain
 from leantrain.rng import derive
 from leantrain.run import machine, tensorboard
-from leantrain.run.config import TrainConfig
+from leantrain.run.config import FIELDS, OPERATIONAL, TrainConfig
 from leantrain.run.display import Display, Notes, Quiet
 from leantrain.run.evaluate import Evaluation, evaluate
 from leantrain.run.finite import NotFinite, not_finite_in
@@ -401,27 +401,22 @@ class Run:
                 "scaler": self.fabric.strategy.precision.state_dict(),
                 "lean": self.lean.state_dict(),
                 "steps": self.steps,
-                "rows": len(self.rows),
+                "rows": self.rows,
                 "timing": dict(self._timing),
                 "generators": self._generators.now(),
             },
         )
 
     def load_checkpoint(self) -> bool:
-        """Go on from the last checkpoint, if there is one; the metrics of later epochs are dropped and made again."""
+        """Go on from the last whole checkpoint, if there is one; what came after it is made again."""
         assert self.folder is not None
         self.folder.remove_leftovers()
         path = self.folder.checkpoint_file
-        saved = self.folder.checkpoint()
+        saved = self.folder.checkpoint_to_resume(self.display.note)
         if saved is None:
-            self.folder.keep_rows(0)
+            self.folder.write_rows([])
             return False
-        for name, now in self._identity().items():
-            if saved["identity"].get(name) != now:
-                raise LeanError(
-                    f"'{path}' belongs to a run with {name} {saved['identity'].get(name)}, not {now}; "
-                    "resume with that one, or choose another --out."
-                )
+        self._check_identity(saved["identity"])
         try:
             self.module.load_state_dict(saved["model"])
             self._optimizer.load_state_dict(saved["optimizer"])
@@ -434,11 +429,25 @@ class Run:
         self.lean.load_state_dict(saved["lean"])
         self.steps, self._timing = saved["steps"], saved["timing"]
         self._generators.set(saved["generators"])
-        self.rows = self.folder.keep_rows(saved["rows"])
+        # From the checkpoint, not from the file, in which lines may be damaged or missing by now.
+        self.rows = list(saved["rows"])
+        self.folder.write_rows(self.rows)
         return True
 
     def _identity(self) -> dict[str, Any]:
-        return {"model": self.config.model, "data": self.images.fingerprint, "method": self.config.method}
+        """What decides what is computed: a checkpoint goes on with the same alone."""
+        names = FIELDS.keys() - OPERATIONAL
+        return {**{name: getattr(self.config, name) for name in sorted(names)}, "data": self.images.fingerprint}
+
+    def _check_identity(self, saved: dict[str, Any]) -> None:
+        """Refuse a checkpoint of other settings: another run's, or of a config.yaml that was edited since."""
+        assert self.folder is not None
+        for name, now in self._identity().items():
+            if saved.get(name) != now:
+                raise LeanError(
+                    f"'{self.folder.checkpoint_file}' belongs to a run with {name} {saved.get(name)}, not {now}; "
+                    f"put that back, in {self.folder.settings_file.name} or as the data was, or choose another --out."
+                )
 
 
 class _UntilStopped(Notes):
