@@ -436,8 +436,8 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         """What decides what is computed: a checkpoint goes on with the same alone."""
-        names = FIELDS.keys() - OPERATIONAL
-        return {**{name: getattr(self.config, name) for name in sorted(names)}, "data": self.images.fingerprint}
+        settings = {name: getattr(self.config, name) for name in FIELDS if name not in OPERATIONAL}
+        return {**settings, "data": self.images.fingerprint}  # its content, not its name
 
     def _check_identity(self, saved: dict[str, Any]) -> None:
         """Refuse a checkpoint of other settings: another run's, or of a config.yaml that was edited since."""
