@@ -7,13 +7,17 @@ import json
 import math
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leantrain.cli.common import SettingsCommand, add_settings, console, free_folder, given_settings
 from leantrain.errors import LeanError
 from leantrain.run.config import PLAIN, TrainConfig, read_yaml
+from leantrain.run.lock import locked
+
+if TYPE_CHECKING:
+    from leantrain.compare.folder import ComparisonFolder
 
 NOT_IN_COMPARE = ("method", "budget", "tensorboard")
 
@@ -111,8 +115,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     folder = ComparisonFolder(out)
     if resume and not folder.holds_comparison:
         raise LeanError(f"there is no comparison to resume in '{out}'; drop --resume to start one there.")
-    if folder.holds_comparison and not resume:
-        raise LeanError(f"'{out}' holds a comparison already; go on with it or add to it by --resume.")
+    _check_unused(folder, resume)
     if resume:
         stored = folder.settings()
         config = dataclasses.replace(stored.config, **given)
@@ -145,18 +148,25 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         for text in chain(name).warnings(config.epochs or 1, budget):
             display.note(f"warning: {text}")
     code = 0
-    try:
-        training.train(jobs)
-    except (Interrupted, KeyboardInterrupt) as stop:
-        code = stop.exit_code if isinstance(stop, Interrupted) else 130
-        display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")
-    summary = summarise(folder, settings, training.failures)
-    folder.write_summary(summary)
-    _show(summary, as_json)
-    from leantrain.report import write_report
+    with locked(out):
+        _check_unused(folder, resume)
+        try:
+            training.train(jobs)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            code = stop.exit_code if isinstance(stop, Interrupted) else 130
+            display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")
+        summary = summarise(folder, settings, training.failures)
+        folder.write_summary(summary)
+        _show(summary, as_json)
+        from leantrain.report import write_report
 
-    click.echo(f"written to {out}; the page is {write_report([out])}", err=True)
+        click.echo(f"written to {out}; the page is {write_report([out])}", err=True)
     return code
+
+
+def _check_unused(folder: ComparisonFolder, resume: bool) -> None:
+    if folder.holds_comparison and not resume:
+        raise LeanError(f"'{folder}' holds a comparison already; go on with it or add to it by --resume.")
 
 
 def _all_budgets(stored: tuple[float, ...], added: tuple[float, ...]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from leantrain.cli.common import SettingsCommand, add_settings, console
 from leantrain.cli.plugins import load_plugins
 from leantrain.errors import LeanError
 from leantrain.run.config import TrainConfig, from_mapping
+from leantrain.run.lock import locked
 from leantrain.run.names import legal_name
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ def score_command(
 
         out = out and _free_scores_file(out)
         images = images_of(from_run)
-        _write_scores(count_use(from_run, images), images, out, as_json)
+        scores = count_use(from_run, images)
+        out = out or _scores_file(scores.made_with["data"], scores.kind, scores.made_with["seed"])
+        with locked(out):
+            _write_scores(scores, images, out, as_json)
     else:
         own = {name: given.pop(name, None) for name in ("kind", "models", "score_epochs", "gradients")}
         _score(from_mapping(given, "the command line"), own, out, as_json)
@@ -99,7 +103,7 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
     score = make_score(own["kind"] or "el2n", gradients=own["gradients"])
     epochs = score.epochs if own["score_epochs"] is None else own["score_epochs"]
     ensemble = Ensemble(score, MODELS if own["models"] is None else own["models"], epochs)
-    out = out or _free_scores_file(_scores_file(config, score.name))
+    out = out or _scores_file(config.data, score.name, config.seed)
 
     # Only now the heavy half: a wrong flag is reported at once.
     import torch
@@ -122,12 +126,14 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
     steps = epochs * math.ceil(examples / config.batch_size)
     if steps < FEW_STEPS:
         display.note(f"note: {steps} steps per model are few to tell examples apart by; give more --score-epochs.")
-    scores = score_images(config, images, score, models=ensemble.models, epochs=epochs, display=display)
-    _write_scores(scores, images, out, as_json)
+    with locked(out):
+        _free_scores_file(out)
+        scores = score_images(config, images, score, models=ensemble.models, epochs=epochs, display=display)
+        _write_scores(scores, images, out, as_json)
 
 
-def _scores_file(config: TrainConfig, kind: str) -> Path:
-    return Path(legal_name(f"scores-{Path(config.data).name or 'data'}-{kind}-seed{config.seed}.npz"))
+def _scores_file(data: str, kind: str, seed: int) -> Path:
+    return _free_scores_file(Path(legal_name(f"scores-{Path(data).name or 'data'}-{kind}-seed{seed}.npz")))
 
 
 def _free_scores_file(out: Path) -> Path:
@@ -144,15 +150,12 @@ def _free_scores_file(out: Path) -> Path:
     return out
 
 
-def _write_scores(scores: Scores, images: ImageSet, out: Path | None, as_json: bool) -> None:
+def _write_scores(scores: Scores, images: ImageSet, out: Path, as_json: bool) -> None:
     from leantrain.files import write_text
     from leantrain.inspect.score_figures import draw
     from leantrain.inspect.score_summary import advice, score_table
     from leantrain.scoring import summarise
 
-    if out is None:
-        named = TrainConfig(data=scores.made_with["data"], seed=scores.made_with["seed"])
-        out = _free_scores_file(_scores_file(named, scores.kind))
     folder, summary = out.with_suffix(""), summarise(scores)
     text = json.dumps(summary, indent=2, allow_nan=False)
     scores.save(out)

@@ -13,6 +13,8 @@ from leantrain.cli.common import SettingsCommand, add_settings, console, free_fo
 from leantrain.errors import LeanError
 from leantrain.run.config import OPERATIONAL, TrainConfig, read_yaml
 from leantrain.run.folder import RunFolder
+from leantrain.run.lock import locked
+from leantrain.run.signals import stop_with_parent
 
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
@@ -39,6 +41,7 @@ def train(config_file: Path | None, resume: bool, sheet: Path | None, **flags: A
     leantrain train --data path/to/images --budget 0.5          half the cost, the accuracy kept (lean)
     leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
     """
+    stop_with_parent()
     given = {} if config_file is None else read_yaml(config_file)
     given.update(given_settings(flags))
     return _train(given, resume, sheet)
@@ -80,26 +83,29 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
         return 0
     out = Path(config.out) if config.out else free_folder(config)
     config = dataclasses.replace(config, out=str(out))
-    display = make_display()
+    display, folder = make_display(), RunFolder(out)
     run = Run(config, images, out, display)
-    if resume and (done := RunFolder(out).result()) is not None:
-        result = done
-        display.note(f"this run is finished; its result is in {out}")
-    else:
-        if not resume or not run.load_checkpoint():
-            run.check()
-            run.write_config()
-        display.note(_headline(run))
-        for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
-            display.note(f"warning: {text}")
-        if run.lean.note is not None:
-            display.note(f"note: {run.lean.note}")
-        try:
-            result = run.train()
-        except Interrupted as stop:
-            command = f"leantrain train --out {shlex.quote(str(out))} --resume"
-            display.note(f"stopped and saved at step {run.steps}; go on with: {command}")
-            return stop.exit_code
+    if not (resume and folder.has_checkpoint):
+        run.check()  # before anything is written
+    with locked(out):
+        _check_unused(folder, resume)
+        if resume and (done := folder.result()) is not None:
+            result = done
+            display.note(f"this run is finished; its result is in {out}")
+        else:
+            if not resume or not run.load_checkpoint():
+                run.write_config()
+            display.note(_headline(run))
+            for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
+                display.note(f"warning: {text}")
+            if run.lean.note is not None:
+                display.note(f"note: {run.lean.note}")
+            try:
+                result = run.train()
+            except Interrupted as stop:
+                command = f"leantrain train --out {shlex.quote(str(out))} --resume"
+                display.note(f"stopped and saved at step {run.steps}; go on with: {command}")
+                return stop.exit_code
     console().print(result_table(result))
     click.echo(f"written to {out}", err=True)
     return 0
@@ -117,9 +123,14 @@ def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:
         if not folder.holds_run:
             raise LeanError(f"there is no run to resume in '{out}'; drop --resume to start one there.")
         return read_yaml(folder.settings_file)
-    if folder is not None and folder.holds_run:
-        raise LeanError(f"'{out}' holds a run already; go on with it by --resume, or choose another --out.")
+    if folder is not None:
+        _check_unused(folder, resume)
     return {}
+
+
+def _check_unused(folder: RunFolder, resume: bool) -> None:
+    if folder.holds_run and not resume:
+        raise LeanError(f"'{folder}' holds a run already; go on with it by --resume, or choose another --out.")
 
 
 def _changed(name: str, now: Any, before: Any) -> LeanError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -16,9 +17,10 @@ from leantrain.data import ImageSet
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Display, Quiet
 from leantrain.run.estimate import warm_up
+from leantrain.run.lock import holder, locked
 from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
-from leantrain.run.signals import Interrupted, on_stop
+from leantrain.run.signals import STOP_WITH, Interrupted, on_stop
 
 PHASES = (False, True)
 """Which rows are trained together, by whether they wait: a control may need to know what its method cost."""
@@ -44,6 +46,7 @@ class Training:
         self._session = uuid.uuid4().hex[:8]
         self._running: Run | None = None
         self._stop_signal = 0
+        self._noted: set[str] = set()
         self._done = 0.0  # share of the whole table
 
     def train(self, jobs: int = 1) -> None:
@@ -68,14 +71,17 @@ class Training:
         config = dataclasses.replace(self.settings.config, seed=seed)
         images = load_images(config)
         for phase in PHASES:
-            turns = [(e, run) for e in entries if e.waits is phase and (run := self._open(e, config, images))]
-            while turns:
-                for entry, run in list(turns):
-                    if not self._turn(entry, run):
-                        turns.remove((entry, run))
+            with contextlib.ExitStack() as locks:
+                turns = [
+                    (e, run) for e in entries if e.waits is phase and (run := self._open(e, config, images, locks))
+                ]
+                while turns:
+                    for entry, run in list(turns):
+                        if not self._turn(entry, run):
+                            turns.remove((entry, run))
 
-    def _open(self, entry: Entry, config: TrainConfig, images: ImageSet) -> Run | None:
-        """The run of one row and seed, where it stopped; None where it is finished or cannot be."""
+    def _open(self, entry: Entry, config: TrainConfig, images: ImageSet, locks: contextlib.ExitStack) -> Run | None:
+        """The run of one row and seed, where it stopped, its folder locked; None where it is finished or cannot be."""
         folder = self.folder.run(entry, config.seed)
         if folder.finished:
             self._advance(1.0)
@@ -85,6 +91,7 @@ class Training:
             if wanted is None:
                 return None
             run = Run(resolve(dataclasses.replace(wanted, out=str(folder)), images), images, folder.path)
+            locks.enter_context(locked(folder.path))
             if not run.load_checkpoint():
                 run.write_config()
             warm_up(run)
@@ -169,7 +176,8 @@ class Training:
     def _train_in_processes(self, jobs: int) -> None:
         """Several runs at once, each in its own process; for accuracies only, as they slow each other down."""
         # Through the environment: the number of threads is not among a run's settings, and may differ on resume.
-        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)), **os.environ}
+        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+        environment = {**threads, **os.environ, STOP_WITH: str(os.getpid())}
         for phase in PHASES:
             waiting = [
                 (entry, seed)
@@ -180,8 +188,8 @@ class Training:
             running: dict[subprocess.Popen[bytes], tuple[Entry, int]] = {}
             try:
                 while waiting or running:
-                    while waiting and len(running) < jobs:
-                        entry, seed = waiting.pop(0)
+                    while len(running) < jobs and (one := self._next(waiting)) is not None:
+                        entry, seed = one
                         process = self._spawn(entry, seed, environment)
                         if process is not None:
                             running[process] = (entry, seed)
@@ -194,6 +202,20 @@ class Training:
                     process.terminate()  # it saves a checkpoint and leaves
                 for process in running:
                     process.wait()
+
+    def _next(self, waiting: list[tuple[Entry, int]]) -> tuple[Entry, int] | None:
+        """Take the next run; not one that a process of a killed comparison still saves itself from."""
+        for place, (entry, seed) in enumerate(waiting):
+            held = holder(self.folder.run(entry, seed).path)
+            if held is None:
+                return waiting.pop(place)
+            self._note_once(f"{entry.label}, seed {seed} waits for {held} to let go of it")
+        return None
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self.display.note(text)
 
     def _spawn(self, entry: Entry, seed: int, environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
         folder = self.folder.run(entry, seed)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+STOP_WITH = "LEANTRAIN_STOP_WITH"
+"""The environment variable by which a process that starts another one gives its number: they end together."""
 
 
 class Interrupted(Exception):
@@ -30,3 +36,20 @@ def on_stop(callback: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def stop_with_parent() -> None:
+    """Ask for an orderly end of this process when the one that started it is gone, where the environment says so.
+
+    A killed process cannot tell its children, which would go on unseen, in folders that are to be resumed.
+    """
+    parent = os.environ.pop(STOP_WITH, None)  # not for the children of this one
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
