@@ -142,6 +142,13 @@ def test_one_method_failing_is_reported_in_its_row_and_the_rest_go_on(tmp_path: 
     assert "mixtrain-cutmix, seed 0" in done.stderr
 
 
+def test_every_method_failing_is_a_failure(tmp_path: Path) -> None:
+    flags = ["--epochs", 1, "--seeds", 1, "--no-controls", "--methods", "el2n[scores=nowhere.npz]"]
+    done = run("compare", *SMALL, *flags, "--out", tmp_path / "f")
+    assert done.returncode == 1
+    assert "failed: el2n[scores=nowhere.npz], seed 0: there is no scores file 'nowhere.npz'" in done.stderr
+
+
 def test_ctrl_c_leaves_a_usable_table_and_resume_ends_in_the_same_bits(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "cut"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

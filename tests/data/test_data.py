@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import urllib.error
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -801,3 +802,63 @@ def test_loading_digits_imports_no_decoder_or_torchvision() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Trees that were not made with us in mind
+
+
+@pytest.mark.parametrize("leads_to", ["..", ".", "../b/back"])
+def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path, leads_to: str) -> None:
+    tree(tmp_path, ["a", "b"], 6)
+    (tmp_path / "b" / "back").symlink_to("../a", target_is_directory=True)
+    (tmp_path / "a" / "round").symlink_to(leads_to, target_is_directory=True)
+    with pytest.raises(LeanError, match=r"The link .* leads to a folder that it lies in.*; remove it\."):
+        data.load(str(tmp_path))
+
+
+def test_links_that_lead_elsewhere_or_nowhere_are_no_obstacle(tmp_path: Path) -> None:
+    tree(tmp_path / "elsewhere", ["x"], 4)
+    tree(tmp_path / "set", ["a", "b"], 6)
+    (tmp_path / "set" / "a" / "more").symlink_to(tmp_path / "elsewhere" / "x")
+    for folder in (tmp_path / "set", tmp_path / "set" / "a"):
+        (folder / "itself").symlink_to("itself")
+        (folder / "nowhere").symlink_to("gone")
+    images = data.load(str(tmp_path / "set"))
+    assert len(images.train) + len(images.test) == 16
+    assert images.classes == ("a", "b")
+
+
+def bomb() -> bytes:
+    """A PNG file of a few bytes whose header says 60,000 × 60,000."""
+    file = bytearray(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13))
+    header = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    return bytes(file + header + struct.pack(">I", zlib.crc32(header)) + b"\0\0\0\0IEND\xaeB`\x82")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["pipe", "device", "itself", "bomb", "folder", "empty", "cut"])
+def test_what_is_no_picture_is_named_before_the_run_or_skipped(tmp_path: Path, kind: str) -> None:
+    tree(tmp_path / "train", ["a", "b"], 4)
+    tree(tmp_path / "val", ["a", "b"], 2)
+    bad = tmp_path / "val" / "b" / "000.png"
+    whole = bad.read_bytes()
+    bad.unlink()
+    if kind == "pipe":
+        os.mkfifo(bad)
+    elif kind in ("device", "itself"):
+        bad.symlink_to("/dev/zero" if kind == "device" else bad.name)
+    elif kind == "folder":
+        bad.mkdir()
+    else:
+        bad.write_bytes({"bomb": bomb(), "empty": b"", "cut": whole[: len(whole) // 2]}[kind])
+    images = data.load(str(tmp_path))
+    assert isinstance(images.train, FileImages) and isinstance(images.test, FileImages)
+    assert images.train.first_unreadable(seconds=60) is None
+    assert "b/000.png' cannot be read" in str(images.test.first_unreadable(seconds=60))
+    assert images.test.first_unreadable(seconds=0) is None  # no time to look
+    assert data.load(str(tmp_path), skip_bad_images=True).bad_images == 1
+    if kind == "itself":
+        return
+    bad.replace(tmp_path / "train" / "a" / "0000.png")  # among those that the size is taken from
+    with pytest.raises(LeanError, match="cannot be read"):
+        everything(data.load(str(tmp_path)).train)

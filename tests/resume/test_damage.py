@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from program import SMALL, run, same_run
 
@@ -112,3 +113,37 @@ def test_the_checkpoint_still_opens_with_torch_alone(whole: Path) -> None:
     saved = torch.load(whole / "checkpoint.pt", weights_only=True)
     assert [row["epoch"] for row in saved["rows"]] == [0, 1, 2]
     assert saved["rows"] == [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+
+
+def make_images(root: Path) -> Path:
+    for part, each in (("train", 16), ("val", 3)):
+        for number in range(2 * each):
+            folder = root / part / "ab"[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.effect_noise((16, 16), 50 + number).save(folder / f"{number}.png")
+    return root
+
+
+def test_a_picture_damaged_at_its_end_is_found_before_anything_is_trained(tmp_path: Path) -> None:
+    bad = make_images(tmp_path / "images") / "val" / "a" / "2.png"
+    bad.write_bytes(bad.read_bytes()[:200])
+    done = run("train", "--data", tmp_path / "images", "--width", 4, "--epochs", 1, "--out", tmp_path / "o")
+    assert done.returncode == 2
+    assert "val/a/2.png' cannot be read" in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+def test_one_damaged_in_its_middle_can_be_left_out_of_a_run_that_has_begun(tmp_path: Path) -> None:
+    flip(make_images(tmp_path / "images") / "val" / "a" / "2.png", 0.5)
+    out = tmp_path / "o"
+    words = ["--width", 4, "--epochs", 2, "--batch-size", 8, "--threads", 1, "--workers", 0, "--checkpoint-every", 1]
+    done = run("train", "--data", tmp_path / "images", *words, "--out", out)
+    assert done.returncode == 2
+    assert "val/a/2.png' cannot be read" in done.stderr
+    assert "--skip-bad-images" in done.stderr
+    code, said = resume(out, "--skip-bad-images")
+    assert code == 0, said
+    assert "resuming at step 4" in said and "1 bad images left out" in said
+    assert json.loads((out / "result.json").read_text())["test_examples"] == 5
+    assert run("eval", out).returncode == 0
+    assert resume(out)[0] == 0

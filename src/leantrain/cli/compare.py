@@ -101,7 +101,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     from leantrain.methods import chain
     from leantrain.run.display import make_table_display
     from leantrain.run.loop import Run
-    from leantrain.run.setup import load_images, resolve
+    from leantrain.run.setup import check_files, load_images, resolve
     from leantrain.run.signals import Interrupted
 
     if "methods" in chosen:
@@ -129,6 +129,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
+    check_files(images)
     config = resolve(config, images)
     Run(
         dataclasses.replace(config, method=BASELINE), images
@@ -161,7 +162,13 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         from leantrain.report import write_report
 
         click.echo(f"written to {out}; the page is {write_report([out])}", err=True)
-    return code
+    return code or int(_nothing_compared(summary))
+
+
+def _nothing_compared(summary: dict[str, Any]) -> bool:
+    """Whether runs failed and none of what was asked for was trained; some failing leaves a table of the others."""
+    asked = [row for row in summary["rows"] if row["role"] == "method"] or summary["rows"]
+    return bool(summary["failures"]) and not any(row["seeds"] for row in asked)
 
 
 def _check_unused(folder: ComparisonFolder, resume: bool) -> None:

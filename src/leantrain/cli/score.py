@@ -110,11 +110,12 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
 
     from leantrain.inspect.score_summary import make_score_display
     from leantrain.run.scores import score_images
-    from leantrain.run.setup import load_images, resolve
+    from leantrain.run.setup import check_files, load_images, resolve
 
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
+    check_files(images)
     config = resolve(config, images)
     assert config.batch_size is not None
     display = make_score_display()

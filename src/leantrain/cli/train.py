@@ -62,7 +62,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     from leantrain.methods import chain
     from leantrain.run.display import make_display, result_table
     from leantrain.run.loop import Run
-    from leantrain.run.setup import load_images, resolve
+    from leantrain.run.setup import check_files, load_images, resolve
     from leantrain.run.signals import Interrupted
 
     if sheet is not None:
@@ -72,6 +72,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
+    check_files(images)
     config = resolve(config, images)
     for name in stored.keys() & given.keys() - OPERATIONAL:
         if getattr(config, name) != stored[name]:
@@ -95,6 +96,8 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
         else:
             if not resume or not run.load_checkpoint():
                 run.write_config()
+            elif config != folder.config():
+                folder.write_config(config, folder.made_with())  # with what it goes on with
             display.note(_headline(run))
             for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
                 display.note(f"warning: {text}")

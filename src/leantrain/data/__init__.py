@@ -67,12 +67,6 @@ def load(
     place = Path(root).expanduser() if root is not None else default_root()
     found = sources.find(str(name), place, seed, image_size, least_size)
     train, test = found.train, found.test
-    bad = 0
-    if skip_bad_images:
-        train, bad = _without_bad(train)
-        if not validation:  # otherwise the test part is not looked at, and its files need no check
-            test, more = _without_bad(test)
-            bad += more
     _check(train, test, found.classes, found.where)
     if validation:
         kept, held = parts.stratified(train.targets, validation)
@@ -82,10 +76,20 @@ def load(
                 "class; give a larger share or more examples per class."
             )
         train, test = train.select(kept), train.select(held)
+    whole_test, bad = test, 0
+    if skip_bad_images:  # after the cut, so that a bad image does not change who is in which part
+        (train, bad), (test, more) = _without_bad(train), _without_bad(test)
+        bad += more
+        _check(train, test, found.classes, found.where)
     if train_limit is not None:
         train = _limited(train, train_limit, len(found.classes))
     cut = dataclasses.replace(
-        found, train=train, test=test, evaluated_on="validation" if validation else "test", bad_images=bad
+        found,
+        train=train,
+        test=test,
+        whole_test=whole_test,
+        evaluated_on="validation" if validation else "test",
+        bad_images=bad,
     )
     return policies.augmented(cut, augment, flip, erase, seed)
 

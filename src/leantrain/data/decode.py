@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ Window = Callable[[int, int], Box]
 """Which box of a picture of (height, width) to show."""
 
 # What Pillow and simplejpeg raise for damaged files.
-BAD = (OSError, ValueError, SyntaxError, EOFError, IndexError, zlib.error, struct.error)
+BAD = (OSError, ValueError, SyntaxError, EOFError, IndexError, MemoryError, zlib.error, struct.error)
+ENDS = 32
+"""How many bytes of either end of a file `looks_whole` asks for."""
 
 
 def whole(height: int, width: int) -> Box:
@@ -82,30 +85,52 @@ def verify(data: bytes) -> None:
 
 
 def shape(data: bytes) -> tuple[int, int]:
-    """Height and width, from the header alone."""
-    from PIL import Image
+    """Height and width, from the header alone.
 
-    with Image.open(io.BytesIO(data)) as image:
+    Raises:
+        One of `BAD`: when it cannot be read.
+    """
+    with _opened(data) as image:
         return image.height, image.width
+
+
+def looks_whole(head: bytes, tail: bytes) -> bool:
+    """Whether the two ends of a file are those of a JPEG or PNG picture; others, and damaged ones, are to be decoded.
+
+    Says nothing about what lies between them, which would take a hundred times as long.
+    """
+    if _is_jpeg(head):
+        return tail.endswith(b"\xff\xd9")
+    if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
+        height, width = struct.unpack(">II", head[16:24])
+        return tail[-8:-4] == b"IEND" and height * width < 2**24
+    return False
 
 
 def _is_jpeg(data: bytes) -> bool:
     return data[:3] == b"\xff\xd8\xff"
 
 
-def _with_pillow(data: bytes) -> Pixels:
+@contextlib.contextmanager
+def _opened(data: bytes) -> Iterator[Any]:
+    """A picture as Pillow opens it, its header read and no more."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.mode.startswith("I;16"):  # 16-bit grey: Pillow would clip it to 8 bits, not scale it
-                grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
-                return np.repeat(grey[:, :, None], 3, axis=2)
-            if "transparency" in image.info:  # Pillow warns when a palette's transparency is dropped in one step
-                return np.array(image.convert("RGBA").convert("RGB"))
-            return np.array(image.convert("RGB"))
+            yield image
     except Image.DecompressionBombError as error:
         raise ValueError("it has too many pixels") from error
+
+
+def _with_pillow(data: bytes) -> Pixels:
+    with _opened(data) as image:
+        if image.mode.startswith("I;16"):  # 16-bit grey: Pillow would clip it to 8 bits, not scale it
+            grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+            return np.repeat(grey[:, :, None], 3, axis=2)
+        if "transparency" in image.info:  # Pillow warns when a palette's transparency is dropped in one step
+            return np.array(image.convert("RGBA").convert("RGB"))
+        return np.array(image.convert("RGB"))
 
 
 def _resized(pixels: Pixels, box: Box, full: tuple[int, int], size: int) -> Pixels:

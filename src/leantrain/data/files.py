@@ -125,23 +125,42 @@ def _read_classes(root: Path, below: str) -> tuple[Part, tuple[str, ...]]:
 
 def _folders(path: Path) -> list[str]:
     with _scan(str(path)) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
 
 
 def _images(root: Path, below: str) -> list[str]:
     """Paths of the images anywhere below a class folder, relative to the tree's root."""
-    files, waiting = [], [below]
+    files: list[str] = []
+    waiting: list[tuple[str, frozenset[str]]] = [(below, frozenset())]  # with the folders that links led through
     while waiting:
-        folder = waiting.pop()
+        folder, above = waiting.pop()
         with _scan(os.path.join(root, folder)) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.name.lower().endswith(EXTENSIONS):
                     files.append(os.path.join(folder, entry.name))
-                elif entry.is_dir():
-                    waiting.append(os.path.join(folder, entry.name))
+                elif _is_folder(entry):
+                    followed = above | _link(entry, above) if entry.is_symlink() else above
+                    waiting.append((os.path.join(folder, entry.name), followed))
     return sorted(files)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _link(entry: os.DirEntry[str], followed: frozenset[str]) -> frozenset[str]:
+    """Where a link leads; refused where that is above it, or where another link has led on the way here."""
+    here, there = os.path.realpath(os.path.dirname(entry.path)), os.path.realpath(entry.path)
+    if there in followed or os.path.join(here, "").startswith(os.path.join(there, "")):
+        raise LeanError(
+            f"The link {entry.path!r} leads to a folder that it lies in, and so around in a circle; remove it."
+        )
+    return frozenset({there})
 
 
 def _scan(path: str) -> Any:
@@ -158,7 +177,7 @@ def _tables(path: Path) -> list[Path]:
     """The parquet files that `path` names or holds."""
     if path.is_file():
         return [path] if path.suffix.lower() == ".parquet" else []
-    return sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
+    return sorted(file for file in path.glob("*.parquet") if not file.name.startswith(".") and file.is_file())
 
 
 def _read_tables(path: Path, tables: list[Path]) -> tuple[Part, Part | None, tuple[str, ...]]:

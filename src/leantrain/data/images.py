@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +24,9 @@ from leantrain.shrinking import Shrunk
 
 EVALUATION = -1
 """The epoch that means "no random crop"."""
+
+CHECKED = 256
+"""How many files one thread looks at before it says so."""
 
 
 class Images(Protocol):
@@ -69,6 +74,15 @@ class MemoryImages:
         update(self.pixels[:: max(1, len(self) // 64)].numpy().tobytes())
 
 
+def _open_file(path: str, flags: int) -> int:
+    """Open a file, and nothing else that may lie under its name: a pipe would never end."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("it is no file")
+    return handle
+
+
 @dataclass(frozen=True, eq=False)
 class Folder:
     """Encoded images as files: `paths` below `root`."""
@@ -80,8 +94,17 @@ class Folder:
         return len(self.paths)
 
     def read(self, position: int) -> bytes:
-        with open(os.path.join(self.root, self.paths[position]), "rb") as file:
+        with open(self.name(position), "rb", opener=_open_file) as file:
             return file.read()
+
+    def ends(self, position: int) -> tuple[bytes, bytes]:
+        """The first and the last bytes."""
+        handle = _open_file(self.name(position), os.O_RDONLY)
+        try:
+            last = max(0, os.fstat(handle).st_size - decode.ENDS)
+            return os.pread(handle, decode.ENDS, 0), os.pread(handle, decode.ENDS, last)
+        finally:
+            os.close(handle)
 
     def name(self, position: int) -> str:
         return os.path.join(self.root, self.paths[position])
@@ -115,6 +138,12 @@ class Table:
 
     def read(self, position: int) -> bytes:
         return self.block[self.start[position] : self.end[position]].tobytes()
+
+    def ends(self, position: int) -> tuple[bytes, bytes]:
+        """The first and the last bytes."""
+        start, end = int(self.start[position]), int(self.end[position])
+        head, tail = self.block[start : min(end, start + decode.ENDS)], self.block[max(start, end - decode.ENDS) : end]
+        return head.tobytes(), tail.tobytes()
 
     def name(self, position: int) -> str:
         return f"{self.label}, row {int(self.rows[position])}"
@@ -200,6 +229,31 @@ class FileImages:
         with ThreadPoolExecutor(max_workers=min(32, os.cpu_count() or 1)) as pool:
             return torch.tensor(list(pool.map(check, range(len(self)))), dtype=torch.bool)
 
+    def first_unreadable(self, seconds: float, step: Callable[[int], object] = lambda files: None) -> str | None:
+        """A quick look at both ends of every file before a run, as far as the time allows: a sentence, or None.
+
+        Only what looks odd is decoded. What is damaged between its ends is found when it is its turn.
+
+        Args:
+            seconds: how long it may take.
+            step: gets the number of files looked at, some at a time.
+        """
+        deadline = time.monotonic() + seconds
+
+        def check(positions: range) -> str | None:
+            for position in positions if time.monotonic() < deadline else ():
+                try:
+                    if not decode.looks_whole(*self.source.ends(position)):
+                        decode.verify(self.source.read(position))
+                except decode.BAD as error:
+                    return unreadable(self.source.name(position), error)
+            step(len(positions))
+            return None
+
+        many = [range(start, min(start + CHECKED, len(self))) for start in range(0, len(self), CHECKED)]
+        with ThreadPoolExecutor(max_workers=min(32, os.cpu_count() or 1)) as pool:
+            return next(filter(None, pool.map(check, many)), None)
+
     def _decoded(self, position: int, window: decode.Window, side: int) -> decode.Pixels:
         try:
             return decode.picture(self.source.read(position), window, side)
@@ -231,6 +285,7 @@ class ImageSet:
         evaluated_on: "test", or "validation" when `test` was held out of the training part.
         bad_images: How many unreadable images `skip_bad_images` left out.
         where: How an error message refers to the set.
+        whole_test: `test` with its bad images: a run goes on without them, and is still on the same data.
     """
 
     name: str
@@ -248,6 +303,7 @@ class ImageSet:
     evaluated_on: str = "test"
     bad_images: int = 0
     where: str = ""
+    whole_test: Images | None = None
 
     @property
     def in_memory(self) -> bool:
@@ -262,7 +318,7 @@ class ImageSet:
         """
         digest = hashlib.blake2b(digest_size=8)
         digest.update(repr((self.classes, self.image_size, self.channels)).encode("utf-8", "backslashreplace"))
-        for part in (self.train, self.test):
+        for part in (self.train, self.whole_test or self.test):
             digest.update(f"|{len(part)}|".encode())
             digest.update(part.targets.numpy().tobytes())
             part.digest(digest.update)

@@ -44,7 +44,9 @@ class TrainConfig:
     image_size: int | None = _flag(
         "Data", None, "side in pixels that images are brought to (default: their own, up to 224)", low=4
     )
-    skip_bad_images: bool = _flag("Data", False, "leave out images that cannot be read, and count them")
+    skip_bad_images: bool = _flag(
+        "Data", False, "leave out images that cannot be read, and count them", operational=True
+    )
     augment: str = _flag(
         "Data",
         "light",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -125,6 +128,24 @@ class TableBar(Bars):
     def step(self, examples: int, progress: float) -> None:
         assert self._run is not None
         self._bars.update(self._run, completed=round(100 * progress, 1))
+
+
+@contextlib.contextmanager
+def file_bar(files: int) -> Iterator[Callable[[int], None]]:
+    """A bar for a look at many files, shown in a terminal when it takes more than a second; gives what moves it."""
+    console, began = Console(stderr=True), time.monotonic()
+    bar = Progress(TextColumn("looking at the files"), BarColumn(), MofNCompleteColumn(), console=console)
+    task = bar.add_task("", total=files)
+
+    def step(done: int) -> None:
+        bar.advance(task, done)
+        if console.is_terminal and time.monotonic() - began > 1:
+            bar.start()
+
+    try:
+        yield step
+    finally:
+        bar.stop()
 
 
 def make_table_display() -> Display:

@@ -12,7 +12,7 @@ from torch import nn
 
 from leantrain import data
 from leantrain.batch import Batch
-from leantrain.data import Images, ImageSet
+from leantrain.data import FileImages, Images, ImageSet
 from leantrain.errors import LeanError
 from leantrain.loader import InOrder, PlannedDataset, planned_dataloader
 from leantrain.methods import choose_method
@@ -20,6 +20,7 @@ from leantrain.models import build, default_model, published
 from leantrain.rng import generator
 from leantrain.run import machine
 from leantrain.run.config import TrainConfig, default_workers
+from leantrain.run.display import file_bar
 from leantrain.run.folder import RunFolder
 from leantrain.schedule import parse_schedule
 
@@ -29,6 +30,9 @@ TUNED = "resnet18"
 LEAST_SIDE = 128
 """Pixels at which a folder's images are shown at least where training starts from published weights: networks that
 reduce an image 32-fold see a map of 4×4 then, as they were published."""
+
+CHECK_SECONDS = 10.0
+"""How long a look at the files may take before a run; 12 µs per file, where the disk is quick."""
 
 
 def load_images(config: TrainConfig) -> ImageSet:
@@ -51,6 +55,22 @@ def load_images(config: TrainConfig) -> ImageSet:
     if known is None or len(known.mean) != images.channels:
         return images
     return dataclasses.replace(images, mean=known.mean, std=known.std)
+
+
+def check_files(images: ImageSet) -> None:
+    """Look at the files of a set before anything is trained on it, the test part first, whose turn comes last.
+
+    Raises:
+        LeanError: one of them is no picture.
+    """
+    if images.bad_images:  # each was decoded already
+        return
+    parts = [part for part in (images.test, images.train) if isinstance(part, FileImages)]
+    with file_bar(sum(map(len, parts))) as step:
+        for part in parts:
+            found = part.first_unreadable(CHECK_SECONDS / len(parts), step)
+            if found is not None:
+                raise LeanError(found)
 
 
 def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
