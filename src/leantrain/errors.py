@@ -18,3 +18,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the known name closest to a mistyped one, or nothing when none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def shortened(text: str, most: int = 100) -> str:
+    """A text on one line, and without its middle where it is long: it may come from anywhere."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most // 2]} … {line[-(most // 2) :]}"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from leantrain.errors import LeanError
+
+BAD_ARCHIVE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, NotImplementedError,
+    OverflowError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
+)  # fmt: skip
+"""What numpy raises for a damaged .npz file: its reader parses headers as Python, in an archive that may lie."""
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any], keep: Path | None = None) -> None:

@@ -18,7 +18,7 @@ from leantrain.clock import Stopwatch
 from leantrain.cost import scoring_cost, training_cost
 from leantrain.errors import LeanError, LeanWarning
 from leantrain.forms import WHOLE, Answer, Form
-from leantrain.ledger import Ledger, world_size
+from leantrain.ledger import MOST_EPOCHS, Ledger, world_size
 from leantrain.loader import PlannedDataset, PlannedLoader, check_dataset, check_target, find_keys
 from leantrain.methods import (
     Chain,
@@ -108,8 +108,8 @@ class Lean:
         split_layer: str | None = None,
     ) -> None:
         check_dataset(dataset)
-        if epochs < 1:
-            raise LeanError(f"epochs is {epochs}, but must be at least 1.")
+        if not 1 <= epochs <= MOST_EPOCHS or epochs != int(epochs):
+            raise LeanError(f"epochs is {epochs}, but must be a whole number from 1 to {MOST_EPOCHS}.")
         if budget is not None and not budget > 0:
             raise LeanError(f"budget is {budget}, but must be above 0; 0.5 spends half of what plain training costs.")
         if not 0 <= label_smoothing < 1:

@@ -20,6 +20,7 @@ FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "epoch": (torch.int16, -1),  # when it was last trained
     "trained": (torch.int32, 0),  # how often it was trained
 }
+MOST_EPOCHS = torch.iinfo(FIELDS["epoch"][0]).max
 
 
 class Seen(Protocol):

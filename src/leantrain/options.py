@@ -11,9 +11,11 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from leantrain.errors import LeanError, nearest
+from leantrain.errors import LeanError, nearest, shortened
 
 T = TypeVar("T")
+LARGEST = 2**62
+"""The largest number that any option takes: torch counts in 64 bits, and seeds are counted up from theirs."""
 
 
 def option(
@@ -58,9 +60,13 @@ def check(config: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             if limited:
                 raise LeanError(f"{spoken} is {value!r}, but must be a number.")
+            if isinstance(value, str) and "\0" in value:
+                raise LeanError(f"{spoken} is {value!r}, which holds a NUL character; take it out.")
             continue
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise LeanError(f"{spoken} is {value}, but must be a finite number.")
+        if abs(value) > LARGEST:
+            raise LeanError(f"{spoken} is {shortened(str(value))}, but must be at most {LARGEST}.")
         for name, broken, words in (
             ("low", operator.lt, "at least"),
             ("above", operator.le, "above"),
@@ -101,6 +107,8 @@ def convert(kind: type, value: Any, spoken: str) -> Any:
     """A value from text or YAML as the option's type, or a `LeanError` that names it."""
     if value is None:
         return None
+    if isinstance(value, dict | list | tuple | set):  # whose text may be of any length
+        raise LeanError(f"{spoken} is a {type(value).__name__}, but must be a single value.")
     if kind is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if isinstance(value, bool):
@@ -114,9 +122,9 @@ def convert(kind: type, value: Any, spoken: str) -> Any:
         raise LeanError(f"{spoken} is {value}, but must be a number.")
     try:
         return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         word = {int: "a whole number", float: "a number"}.get(kind, f"a {kind.__name__}")
-        raise LeanError(f"{spoken} is '{value}', but must be {word}.") from None
+        raise LeanError(f"{spoken} is '{shortened(str(value))}', but must be {word}.") from None
 
 
 def instead_of_ending(share: str) -> str:

@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from PIL import Image
 
+from leantrain.run import checkpoint
 from program import SMALL, run, same_run
 
 
@@ -113,6 +115,103 @@ def test_the_checkpoint_still_opens_with_torch_alone(whole: Path) -> None:
     saved = torch.load(whole / "checkpoint.pt", weights_only=True)
     assert [row["epoch"] for row in saved["rows"]] == [0, 1, 2]
     assert saved["rows"] == [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+
+
+def edited(file: Path, **changes: Any) -> None:
+    """Change what a JSON file says; None takes a name out."""
+    content = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def refused(*words: object) -> str:
+    done = run(*words)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("leantrain: ")
+    return last
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_text("[1, 2]"),
+        lambda file: file.write_text("[" * 100_000),
+        lambda file: file.write_bytes(b"\xff\xfe"),
+        lambda file: edited(file, test_accuracy=None),
+        lambda file: edited(file, test_accuracy="good"),
+        lambda file: edited(file, planned_epochs=True),
+    ],
+)
+def test_a_damaged_result_is_named_and_made_again(whole: Path, tmp_path: Path, damage: Any) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    damage(out / "result.json")
+    for command in (("train", "--out", out, "--resume"), ("report", out)):
+        said = refused(*command)
+        assert "result.json'" in said and said.endswith("remove it and go on with --resume.")
+    (out / "result.json").unlink()
+    assert resume(out)[0] == 0
+    same_run(whole, out)
+
+
+@pytest.mark.parametrize("damage", ["empty", "no zip", "flipped", "two rows", "words"])
+def test_a_damaged_history_is_named(whole: Path, tmp_path: Path, damage: str) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    file = out / "history" / "epoch-0001.npz"
+    with np.load(file) as content:
+        arrays = dict(content)
+    if damage == "flipped":
+        flip(file, 0.3)
+    elif damage in ("two rows", "words"):
+        arrays["loss"] = arrays["loss"].reshape(2, -1) if damage == "two rows" else arrays["loss"].astype(str)
+        np.savez(file, **arrays)
+    else:
+        file.write_bytes(b"" if damage == "empty" else b"PK no zip")
+    (out / "history" / "epoch-notes.npz").write_bytes(b"")  # not one of ours
+    said = refused("score", "--from-run", out, "--out", tmp_path / "u.npz")
+    assert "the history of epoch 1 " in said and said.endswith("remove the file.")
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"epoch": 1}', "\udcff"])
+def test_a_damaged_line_of_the_metrics_is_named_and_written_again(whole: Path, tmp_path: Path, line: str) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    file = out / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_bytes((lines[0] + line + "\n" + lines[2]).encode("utf-8", "surrogateescape"))
+    assert refused("report", out).endswith("go on with --resume, which writes it again from the checkpoint.")
+    assert resume(out)[0] == 0
+    same_run(whole, out)
+
+
+@pytest.mark.parametrize("change", ["top", "inside", "kind"])
+def test_a_checkpoint_that_lacks_something_is_one_sentence(cut: Path, change: str) -> None:
+    for name in ("checkpoint.pt", "checkpoint-before.pt"):
+        saved = checkpoint.load(cut / name)
+        if change == "top":
+            del saved["optimizer"]
+        elif change == "inside":
+            del saved["lean"]["states"]
+        else:
+            saved["lean"] = 5
+        checkpoint.save(cut / name, saved)
+    code, said = resume(cut)
+    assert code == 2
+    assert ("it has no 'optimizer'" if change == "top" else "does not hold what a checkpoint does") in said
+
+
+@pytest.mark.parametrize("text", ["a: [", "made_with: 5", "lr: 2024-13-45", "[]", "", "\x00"])
+def test_damaged_settings_are_one_sentence_in_every_command(whole: Path, tmp_path: Path, text: str) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    (out / "config.yaml").write_text(text)
+    for command in (("report", out), ("eval", out), ("inspect", out), ("score", "--from-run", out)):
+        said = refused(*command)
+        assert "config.yaml'" in said or "digits" in said  # whose settings are not those of the run any more
+    if text != "made_with: 5":
+        assert "config.yaml'" in refused("train", "--out", out, "--resume")
 
 
 def make_images(root: Path) -> Path:

@@ -11,7 +11,7 @@ from leantrain.errors import LeanError
 from leantrain.forms import WHOLE
 from leantrain.ledger import Ledger
 from leantrain.run.config import TrainConfig
-from leantrain.run.folder import RunFolder
+from leantrain.run.folder import CHECKPOINT, RESULT, ROW, RunFolder
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
@@ -22,13 +22,14 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert folder.config() == config
     assert folder.made_with() == {"versions": {"torch": "2"}, "classes": ["a", "ü"]}
 
+    row = dict.fromkeys(ROW, 0.5)
     for epoch in range(3):
-        folder.add_row({"epoch": epoch, "train_loss": 0.5})
+        folder.add_row({**row, "epoch": epoch})
     with folder.metrics_file.open("a") as file:
         file.write('{"epoch": 3, "tra')  # cut while it was written
     assert [row["epoch"] for row in folder.rows()] == [0, 1, 2]
     folder.write_rows(folder.rows()[:2])
-    assert folder.rows() == [{"epoch": e, "train_loss": 0.5} for e in range(2)]
+    assert folder.rows() == [{**row, "epoch": epoch} for epoch in range(2)]
 
     ledger = Ledger(4)
     for epoch in (0, 1, 2):
@@ -38,14 +39,15 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert folder.epoch(1)["loss"][1] == 0.25
 
     weights = {"weight": torch.randn(2, 3)}
-    folder.write_checkpoint({"model": weights})
+    folder.write_checkpoint({**dict.fromkeys(CHECKPOINT), "model": weights})
     assert folder.weights()["weight"].equal(weights["weight"])
     final = {"weight": torch.randn(2, 3)}
     folder.write_weights(final, "resnet8")
     assert folder.weights()["weight"].equal(final["weight"])
-    folder.write_result({"test_accuracy": 0.5})
+    result = {name: kinds[0]() for name, kinds in RESULT.items()}
+    folder.write_result(result)
     assert folder.finished
-    assert folder.result() == {"test_accuracy": 0.5}
+    assert folder.result() == result
 
 
 def test_an_empty_folder_holds_nothing(tmp_path: Path) -> None:

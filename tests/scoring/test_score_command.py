@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_an_existing_file_is_not_overwritten(scored: Path, tmp_path: Path) -> No
         with pytest.raises(LeanError, match="is there already; choose another --out"):
             call("score", *SMALL, "--out", taken)
     assert (scored / "s.npz").read_bytes() == before
+
+
+def test_a_call_that_was_stopped_while_it_drew_is_finished_by_the_next_try(
+    scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(scored / "s.npz", tmp_path / "s.npz")  # written first, and the summary last
+    words = [*SMALL, "--models", 2, "--score-epochs", 2, "--out", tmp_path / "s.npz"]
+    with pytest.raises(LeanError, match="is there already"):
+        call("score", *words, "--seed", 1)
+    call("score", *words)
+    assert "are of such a call that was stopped" in capsys.readouterr().err
+    assert (tmp_path / "s" / "summary.json").read_text() == (scored / "s" / "summary.json").read_text()
 
 
 def test_json_is_all_that_is_printed(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

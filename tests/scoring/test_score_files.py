@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,49 @@ def test_parquet_without_pyarrow_names_what_to_install(tmp_path: Path, monkeypat
     with pytest.raises(LeanError, match=r"pip install 'leantrain\[cli\]', or use .npz"):
         handmade([1.0, 2.0]).save(tmp_path / "other.parquet")
     assert not (tmp_path / "other.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"values": np.ones((4, 1), np.float32)},
+        {"values": np.ones((2, 2), np.float32)},
+        {"ids": np.array([["a", "b"], ["c", "d"]])},
+        {"targets": np.zeros((4, 1), np.int64)},
+        {"targets": np.array(["a", "b", "c", "d"])},
+        {"cost": "much"},
+        {"cost": -1.0},
+        {"seconds": math.inf},
+        {"classes": "ab"},
+        {"classes": [1, 2]},
+        {"kind": 5},
+        {"made_with": []},
+        {"more": 1},
+    ],
+)
+def test_columns_that_no_scores_have_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "s.npz"
+    handmade([1.0, 2.0, 3.0, 4.0]).save(path)
+    with np.load(path) as content:
+        arrays: dict[str, Any] = dict(content)
+    (name, value), key = next(iter(change.items())), "leantrain_scores"
+    if name in arrays:
+        arrays[name] = value
+    else:
+        arrays[key] = np.array(json.dumps({**json.loads(str(arrays[key])), name: value}))
+    np.savez(path, **arrays)
+    with pytest.raises(LeanError, match="is not a whole file of scores"):
+        load(path)
+
+
+def test_a_file_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    handmade([1.0, 2.0]).save(path)
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content["values.npy"] = content["values.npy"].replace(b"(2,), }      ", b"(2" + b"0" * 11 + b",), }", 1)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    with pytest.raises(LeanError, match="is not a whole file of scores"):
+        load(path)

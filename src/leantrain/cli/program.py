@@ -12,7 +12,13 @@ from leantrain.cli.methods import methods_command
 from leantrain.cli.report import report_command
 from leantrain.cli.score import score_command
 from leantrain.cli.train import train
-from leantrain.errors import LeanError
+from leantrain.errors import LeanError, shortened
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""How torch says that memory has run out."""
+
+MOST = 2000
+"""The most characters of a sentence; what it quotes may be of any length."""
 
 
 def run(argv: list[str] | None) -> int:
@@ -23,13 +29,26 @@ def run(argv: list[str] | None) -> int:
         click.echo(error.format_message(), err=True)
         return 2
     except (click.ClickException, LeanError) as error:
-        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"leantrain: {_sentence(text)}", err=True)
-        return 2
-    except (KeyboardInterrupt, click.Abort):
+        return _refuse(error.format_message() if isinstance(error, click.ClickException) else str(error))
+    except (KeyboardInterrupt, click.Abort) as stop:
+        if isinstance(stop.__cause__ or stop.__context__, EOFError):  # click takes it for the end of its own input
+            raise
         click.echo("leantrain: interrupted", err=True)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_MEMORY):
+            raise
+        return _refuse("there is not enough memory; try a smaller --batch-size, --width, --image-size or --model.")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refuse(f"'{error.filename}' cannot be used: {error.strerror}; choose another place.")
     return code if isinstance(code, int) else 0
+
+
+def _refuse(text: str) -> int:
+    click.echo(f"leantrain: {shortened(_sentence(text), MOST)}", err=True)
+    return 2
 
 
 def _sentence(text: str) -> str:

@@ -84,6 +84,7 @@ def score_command(
         scores = count_use(from_run, images)
         out = out or _scores_file(scores.made_with["data"], scores.kind, scores.made_with["seed"])
         with locked(out):
+            _is_left(_free_scores_file(out), scores.made_with)
             _write_scores(scores, images, out, as_json)
     else:
         own = {name: given.pop(name, None) for name in ("kind", "models", "score_epochs", "gradients")}
@@ -109,8 +110,9 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
     import torch
 
     from leantrain.inspect.score_summary import make_score_display
-    from leantrain.run.scores import score_images
+    from leantrain.run.scores import made_with, score_images
     from leantrain.run.setup import check_files, load_images, resolve
+    from leantrain.scoring.scores import load
 
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -128,8 +130,11 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
     if steps < FEW_STEPS:
         display.note(f"note: {steps} steps per model are few to tell examples apart by; give more --score-epochs.")
     with locked(out):
-        _free_scores_file(out)
-        scores = score_images(config, images, score, models=ensemble.models, epochs=epochs, display=display)
+        if _is_left(_free_scores_file(out), made_with(config, images, ensemble)):
+            scores = load(out)
+            display.note(f"the scores in {out} are of such a call that was stopped; what it did not draw is drawn now")
+        else:
+            scores = score_images(config, images, score, models=ensemble.models, epochs=epochs, display=display)
         _write_scores(scores, images, out, as_json)
 
 
@@ -138,17 +143,36 @@ def _scores_file(data: str, kind: str, seed: int) -> Path:
 
 
 def _free_scores_file(out: Path) -> Path:
-    """Refuse a place that cannot be written or is taken, before anything is trained."""
+    """Refuse a place that cannot be written or is taken, before anything is trained.
+
+    What a call that was stopped left there is not in the way: the scores are written first, and summary.json last.
+    """
     from leantrain.scoring.scores import check_suffix
 
     check_suffix(out)
     if any(mark in str(out) for mark in ",[]"):
         raise LeanError(f"--out is '{out}', but a method's name cannot hold ',', '[' or ']'; choose another one.")
     folder = out.with_suffix("")
-    for taken in (out, folder / "summary.json", *([folder] if folder.is_file() else [])):
-        if taken.exists():
-            raise LeanError(f"'{taken}' is there already; choose another --out, or remove it.")
+    if folder.is_file():
+        raise _taken(folder)
+    if (folder / "summary.json").exists():
+        raise _taken(out if out.exists() else folder / "summary.json")
     return out
+
+
+def _is_left(out: Path, made_with: dict[str, Any]) -> bool:
+    """Whether a call with the same settings was stopped after it had written its scores; others are refused."""
+    from leantrain.scoring.scores import load
+
+    if not out.exists():
+        return False
+    if load(out).made_with != made_with:
+        raise _taken(out)
+    return True
+
+
+def _taken(place: Path) -> LeanError:
+    return LeanError(f"'{place}' is there already; choose another --out, or remove it.")
 
 
 def _write_scores(scores: Scores, images: ImageSet, out: Path, as_json: bool) -> None:

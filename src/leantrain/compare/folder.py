@@ -11,8 +11,12 @@ import yaml
 from leantrain.compare.settings import Entry, Settings
 from leantrain.errors import LeanError
 from leantrain.files import append_line, write_text
-from leantrain.run.config import TrainConfig
-from leantrain.run.folder import Json, RunFolder, read_json, read_rows
+from leantrain.run.config import TrainConfig, from_mapping, load_yaml
+from leantrain.run.folder import AGAIN, Json, Kinds, RunFolder, check_fields, read_json, read_rows
+
+SETTINGS: dict[str, Kinds] = {"methods": (list,), "seeds": (int,), "margin": (int, float), "train": (dict,)}
+TURN: dict[str, Kinds] = {"session": (str,), "row": (str,), "seed": (int,), "epoch": (int,), "seconds": (int, float)}
+"""What the settings and the turns hold, and of what type."""
 
 
 class ComparisonFolder:
@@ -52,18 +56,22 @@ class ComparisonFolder:
         """
         if not self.holds_comparison:
             raise LeanError(f"there is no comparison in '{self}'; make one with `leantrain compare --out {self}`.")
-        try:
-            content = yaml.safe_load(self.settings_file.read_text())
-            return Settings(
-                TrainConfig(**content["train"]),
-                tuple(content["methods"]),
-                content["seeds"],
-                content["controls"],
-                content["margin"],
-                tuple(content.get("budgets", ())),
-            )
-        except (yaml.YAMLError, KeyError, TypeError) as error:
-            raise LeanError(f"'{self.settings_file}' cannot be read ({error}); remove it to start over.") from None
+        content = load_yaml(self.settings_file)
+        check_fields(content, SETTINGS, self.settings_file, "put it back or start over in another --out")
+        names, budgets = content["methods"], content.get("budgets") or []
+        if not all(isinstance(name, str) for name in names) or not all(type(b) in (int, float) for b in budgets):
+            raise LeanError(f"methods or budgets in '{self.settings_file}' are none; put them back.")
+        if content["seeds"] < 1 or content["margin"] < 0 or not all(0 < budget <= 1 for budget in budgets):
+            raise LeanError(f"seeds, margin or budgets in '{self.settings_file}' are out of range; put them back.")
+        config = TrainConfig(**from_mapping(content["train"], str(self.settings_file)))
+        return Settings(
+            config,
+            tuple(names),
+            content["seeds"],
+            content.get("controls", True) is True,
+            content["margin"],
+            tuple(budgets),
+        )
 
     def write_settings(self, settings: Settings) -> None:
         content = {
@@ -93,11 +101,15 @@ class ComparisonFolder:
         append_line(self.turns_file, json.dumps(turn))
 
     def turns(self) -> list[Json]:
-        return read_rows(self.turns_file)
+        return read_rows(self.turns_file, TURN, "remove the file, and with it the times")
 
     def write_summary(self, summary: Json) -> None:
         write_text(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
     def summary(self) -> Json | None:
         """The summary as it was written last; None where there is none."""
-        return read_json(self.summary_file) if self.summary_file.exists() else None
+        if not self.summary_file.exists():
+            return None
+        summary = read_json(self.summary_file)
+        check_fields(summary, {"failures": (dict,)}, self.summary_file, AGAIN)
+        return summary

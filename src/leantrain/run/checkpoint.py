@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from leantrain.errors import LeanError
-from leantrain.files import write_atomically
+from leantrain.files import BAD_ARCHIVE, write_atomically
 
 FORMAT = 3
 MARK = b"leantrain sha256 "
@@ -37,11 +37,12 @@ def save(path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
     write_atomically(path, write, keep)
 
 
-def load(*paths: Path, say: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+def load(*paths: Path, needs: Collection[str] = (), say: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
     """Read the first of these checkpoints that is whole; one that is damaged, or that would run code, is passed over.
 
     Args:
         paths: from the last that was written to the first.
+        needs: what it must hold.
         say: gets a sentence where one was passed over.
 
     Raises:
@@ -50,7 +51,7 @@ def load(*paths: Path, say: Callable[[str], object] = lambda text: None) -> dict
     damaged = []
     for path in paths:
         try:
-            content = _read(path)
+            content = _read(path, needs)
         except _Damaged as reason:
             damaged.append(f"'{path}' is not a checkpoint that can be used ({reason})")
             continue
@@ -64,14 +65,17 @@ class _Damaged(Exception):
     """Why a file is no checkpoint."""
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, needs: Collection[str]) -> dict[str, Any]:
     try:
         _check_sum(path)
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError) as error:
+    except (*BAD_ARCHIVE, pickle.UnpicklingError) as error:
         raise _Damaged(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _Damaged(f"not of leantrain's format {FORMAT}")
+    missing = [name for name in needs if name not in content]
+    if missing:
+        raise _Damaged(f"it has no '{missing[0]}'")
     return content
 
 

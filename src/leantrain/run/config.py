@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from leantrain.errors import LeanError, nearest
+from leantrain.errors import LeanError, nearest, shortened
 from leantrain.options import check, convert, option, scalar_type
 
 PLAIN = "plain"
@@ -59,7 +59,7 @@ class TrainConfig:
     erase: float = _flag("Data", 0.0, "share of the training images that lose a random rectangle", low=0.0, high=1.0)
 
     model: str | None = _flag("Model", None, "resnet8, resnet20, any timm name, or torchvision/NAME")
-    width: int | None = _flag("Model", None, "width of resnet8's or resnet20's first stage", low=1)
+    width: int | None = _flag("Model", None, "width of resnet8's or resnet20's first stage", low=1, high=4096)
     pretrained: bool = _flag("Model", False, "start from the published weights")
     weights: str | None = _flag("Model", None, "start from a .safetensors or .pt file")
     dropout: float = _flag("Model", 0.0, "dropout before the classifier", low=0.0, below=1.0)
@@ -121,11 +121,12 @@ class TrainConfig:
         None,
         "processes that decode images (default: 0 for sets in memory, else up to 8)",
         low=0,
+        high=1024,
         operational=True,
     )
     pin_memory: bool | None = _flag("Speed", None, "page-locked host memory (default: with CUDA)", operational=True)
     device: str = _flag("Speed", "auto", "auto, cpu, cuda, cuda:1, mps", operational=False)
-    threads: int | None = _flag("Speed", None, "CPU threads (default: torch's)", low=1)
+    threads: int | None = _flag("Speed", None, "CPU threads (default: torch's)", low=1, high=1024)
 
     eval_every: int = _flag("Output", 1, "epochs between evaluations; the last epoch is always evaluated", low=1)
     checkpoint_every: int | None = _flag(
@@ -157,7 +158,7 @@ def from_mapping(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name, value in values.items():
         key = str(name).replace("-", "_")
         if key not in FIELDS:
-            raise LeanError(f"{where} has no setting '{name}'.{nearest(key, FIELDS)}")
+            raise LeanError(f"{where} has no setting '{shortened(str(name))}'.{nearest(key[:100], FIELDS)}")
         if value is None and FIELDS[key].default is not None:
             raise LeanError(f"{where}: {name} has no value; give one or take the line out.")
         settings[key] = convert(scalar_type(hints[key]), value, f"{where}: {name}")
@@ -166,16 +167,42 @@ def from_mapping(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file of settings; what a run wrote beside them (`made_with`) is left out."""
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise LeanError(f"the config file '{path}' cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise LeanError(f"the config file '{path}' is not YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(content, dict):
-        raise LeanError(f"the config file '{path}' must hold 'name: value' lines.")
+    content = load_yaml(path)
     content.pop("made_with", None)
     return from_mapping(content, str(path))
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file of `name: value` lines.
+
+    Raises:
+        LeanError: it cannot be read, or is something else.
+    """
+    try:
+        content = yaml.load(path.read_text(), _Loader)
+    except OSError as error:
+        raise LeanError(f"the config file '{path}' cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise LeanError(f"the config file '{path}' is not YAML: {shortened(str(error), 300)}.") from None
+    if not isinstance(content, dict):
+        raise LeanError(f"the config file '{path}' must hold 'name: value' lines.")
+    return content
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what settings do not need: a name given twice, and aliases, with which a few lines become a billion."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it holds an alias (*name), which settings cannot; write the value itself")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [key.value for key, _ in node.value if isinstance(key.value, str)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise yaml.YAMLError(f"it gives '{twice}' twice; give it once")
+        return super().construct_mapping(node, deep)
 
 
 def default_workers(in_memory: bool) -> int:

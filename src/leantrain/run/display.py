@@ -145,7 +145,8 @@ def file_bar(files: int) -> Iterator[Callable[[int], None]]:
     try:
         yield step
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def make_table_display() -> Display:

@@ -5,19 +5,19 @@ Imports nothing heavy, so that the command can look into a folder before it load
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from leantrain.errors import LeanError
+from leantrain.errors import LeanError, shortened
 from leantrain.files import append_line, remove_leftovers, write_atomically, write_text
-from leantrain.run.config import TrainConfig, read_yaml
+from leantrain.run.config import TrainConfig, load_yaml, read_yaml
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,27 @@ if TYPE_CHECKING:
     from leantrain.ledger import Ledger
 
 Json = dict[str, Any]
+Kinds = tuple[type, ...]
+AGAIN = "remove it and go on with --resume"
+
+_NUMBER, _OPEN, _TEXT, _COUNT = (int, float), (int, float, NoneType), (str,), (int,)
+ROW: dict[str, Kinds] = {
+    "epoch": _COUNT, "train_loss": _NUMBER, "train_accuracy": _NUMBER, "test_accuracy": _OPEN, "test_loss": _OPEN,
+    "lr": _NUMBER, "cost": _NUMBER, "total_cost": _NUMBER, "seconds": _NUMBER, "total_seconds": _NUMBER,
+}  # fmt: skip
+"""What every line of the metrics holds, and of what type."""
+
+RESULT: dict[str, Kinds] = {
+    "method": _TEXT, "data": _TEXT, "model": _TEXT, "evaluated_on": _TEXT, "class_accuracy": (dict,),
+    "test_accuracy": _NUMBER, "best_test_accuracy": _NUMBER, "test_loss": _NUMBER, "macro_f1": _NUMBER,
+    "worst_class_accuracy": _NUMBER, "calibration_error": _NUMBER, "test_examples": _COUNT, "epochs": _COUNT,
+    "planned_epochs": _COUNT, "cost": _NUMBER, "cost_epochs": _NUMBER, "train_seconds": _NUMBER,
+    "peak_memory_mb": _NUMBER, "scores": (dict, NoneType), "note": (str, NoneType),
+}  # fmt: skip
+"""What a result holds, of that which is read again."""
+
+CHECKPOINT = ("identity", "model", "optimizer", "scaler", "lean", "steps", "rows", "timing", "generators")
+"""What a checkpoint holds."""
 
 
 class RunFolder:
@@ -108,16 +129,24 @@ class RunFolder:
 
     def made_with(self) -> Json:
         """Versions, hardware, classes and the data's fingerprint; empty where nothing was noted."""
-        content = yaml.safe_load(self.settings_file.read_text()) if self.holds_run else None
-        return (content or {}).get("made_with") or {}
+        noted = load_yaml(self.settings_file).get("made_with") if self.holds_run else None
+        if noted is not None and not isinstance(noted, dict):
+            raise LeanError(
+                f"made_with in '{self.settings_file}' is no list of names and values; put it back or train again."
+            )
+        return noted or {}
 
     def rows(self) -> list[Json]:
         """The metrics, one row per finished epoch."""
-        return read_rows(self.metrics_file)
+        return read_rows(self.metrics_file, ROW, "go on with --resume, which writes it again from the checkpoint")
 
     def result(self) -> Json | None:
         """The outcome; None where the run is not finished."""
-        return read_json(self.result_file) if self.finished else None
+        if not self.finished:
+            return None
+        result = read_json(self.result_file)
+        check_fields(result, RESULT, self.result_file, AGAIN)
+        return result
 
     def checkpoint(self, say: Callable[[str], object] = lambda text: None) -> Json | None:
         """The last checkpoint that is whole; None where there is none at all.
@@ -127,7 +156,7 @@ class RunFolder:
         """
         from leantrain.run import checkpoint
 
-        return checkpoint.load(*self._checkpoints(), say=say) if self.has_checkpoint else None
+        return checkpoint.load(*self._checkpoints(), needs=CHECKPOINT, say=say) if self.has_checkpoint else None
 
     def checkpoint_to_resume(self, say: Callable[[str], object]) -> Json | None:
         """As `checkpoint`; where it had to go back, the earlier one replaces the last, so that it is never lost."""
@@ -215,19 +244,44 @@ class RunFolder:
         remove_leftovers(self.path)
 
 
-def read_rows(path: Path) -> list[Json]:
-    """The whole lines of a file of JSON lines."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
+def read_rows(path: Path, fields: Mapping[str, Kinds], remedy: str) -> list[Json]:
+    """The lines of a file of JSON lines; the last may have been cut while it was written.
+
+    Args:
+        fields: what every line holds, and of what type.
+        remedy: what to do about a damaged line.
+    """
+    try:
+        *lines, _cut = path.read_text().split("\n") if path.exists() else [""]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LeanError(f"'{path}' cannot be read ({shortened(str(error))}); {remedy}.") from None
+    rows: list[Json] = []
+    for number, line in enumerate(lines, 1):
+        try:
             rows.append(json.loads(line))
+        except (ValueError, RecursionError):
+            raise LeanError(f"line {number} of '{path}' is damaged; {remedy}.") from None
+        check_fields(rows[-1], fields, path, remedy)
     return rows
 
 
 def read_json(file: Path) -> Json:
     """A file that the program wrote, or a sentence that says what is wrong with it."""
     try:
-        content: Json = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise LeanError(f"'{file}' cannot be read ({error}); remove it and go on with --resume.") from None
+        content = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise LeanError(f"'{file}' cannot be read ({shortened(str(error))}); {AGAIN}.") from None
+    if not isinstance(content, dict):
+        raise LeanError(f"'{file}' holds no names and values; {AGAIN}.")
     return content
+
+
+def check_fields(content: Any, fields: Mapping[str, Kinds], file: Path, remedy: str) -> None:
+    """Refuse what the program cannot have written: a flipped bit may well leave valid JSON."""
+    if not isinstance(content, dict):
+        raise LeanError(f"'{file}' holds {shortened(repr(content))} where names and values should be; {remedy}.")
+    for name, kinds in fields.items():
+        if name not in content:
+            raise LeanError(f"'{file}' has no '{name}', so it was damaged or written by another version; {remedy}.")
+        if not isinstance(content[name], kinds) or isinstance(content[name], bool):
+            raise LeanError(f"{name} in '{file}' is {shortened(repr(content[name]))}, so it was damaged; {remedy}.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from leantrain.errors import LeanError
-from leantrain.files import write_atomically
+from leantrain.errors import LeanError, shortened
+from leantrain.files import BAD_ARCHIVE, write_atomically
 from leantrain.ledger import Ledger
 
 FIELDS = ("loss", "correct", "constituents", "size")
@@ -39,9 +38,9 @@ def read_epoch(folder: Path, epoch: int) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except BAD_ARCHIVE as error:
         raise LeanError(
-            f"the history of epoch {epoch} cannot be read from '{path}' ({error}); remove the file."
+            f"the history of epoch {epoch} cannot be read from '{path}' ({shortened(str(error))}); remove the file."
         ) from None
     missing = [name for name in FIELDS if name not in found]
     if missing:
@@ -49,12 +48,22 @@ def read_epoch(folder: Path, epoch: int) -> dict[str, np.ndarray[Any, Any]]:
             f"the history of epoch {epoch} in '{path}' has no {missing[0]}, as another version of leantrain wrote it; "
             "train again, or look at it with that version."
         )
+    if len({array.shape for array in found.values()}) > 1 or found["loss"].ndim != 1 or not _plain(found):
+        raise LeanError(
+            f"the history of epoch {epoch} in '{path}' does not hold one number of each kind per example; "
+            "remove the file."
+        )
     return found
+
+
+def _plain(found: dict[str, np.ndarray[Any, Any]]) -> bool:
+    return found["loss"].dtype.kind == "f" and all(array.dtype.kind in "fiub" for array in found.values())
 
 
 def epochs_in(folder: Path) -> list[int]:
     """The epochs that a history holds, in order."""
-    return sorted(int(path.stem.removeprefix("epoch-")) for path in folder.glob("epoch-*.npz"))
+    names = (path.stem.removeprefix("epoch-") for path in folder.glob("epoch-*.npz"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _path(folder: Path, epoch: int) -> Path:

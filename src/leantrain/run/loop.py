@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from leantrain.batch import Batch
 from leantrain.data import Augment, ImageSet
-from leantrain.errors import LeanError, LeanWarning
+from leantrain.errors import LeanError, LeanWarning, shortened
 from leantrain.lean import Lean
 from leantrain.methods import NeedsScores, ScoreRequest, chain
 from leantrain.rng import derive
@@ -416,14 +416,25 @@ class Run:
         if saved is None:
             self.folder.write_rows([])
             return False
+        try:
+            self._go_on_from(saved)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise LeanError(
+                f"'{path}' does not hold what a checkpoint does ({type(error).__name__}: {shortened(str(error))}); "
+                "delete it to start over."
+            ) from error
+        return True
+
+    def _go_on_from(self, saved: dict[str, Any]) -> None:
+        assert self.folder is not None
         self._check_identity(saved["identity"])
         try:
             self.module.load_state_dict(saved["model"])
             self._optimizer.load_state_dict(saved["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise LeanError(
-                f"'{path}' does not fit the model {self.config.model} ({str(error).splitlines()[0].rstrip(':')}); "
-                "choose another --out."
+                f"'{self.folder.checkpoint_file}' does not fit the model {self.config.model} "
+                f"({str(error).splitlines()[0].rstrip(':')}); choose another --out."
             ) from None
         self.fabric.strategy.precision.load_state_dict(saved["scaler"])
         self.lean.load_state_dict(saved["lean"])
@@ -432,7 +443,6 @@ class Run:
         # From the checkpoint, not from the file, in which lines may be damaged or missing by now.
         self.rows = list(saved["rows"])
         self.folder.write_rows(self.rows)
-        return True
 
     def _identity(self) -> dict[str, Any]:
         """What decides what is computed: a checkpoint goes on with the same alone."""

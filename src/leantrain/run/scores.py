@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,12 +79,14 @@ def score_images(
         kind=ensemble.score.name,
         cost=outcome.cost,
         seconds=outcome.seconds,
-        made_with={
-            **{name: getattr(config, name) for name in SETTINGS},
-            **ensemble.described(),
-            "fingerprint": images.fingerprint,
-        },
+        made_with=made_with(config, images, ensemble),
     )
+
+
+def made_with(config: TrainConfig, images: ImageSet, ensemble: Ensemble) -> dict[str, Any]:
+    """From what scores are made; the same again gives the same scores."""
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    return {**settings, **ensemble.described(), "fingerprint": images.fingerprint}
 
 
 class _Share(Quiet):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zipfile
-import zlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leantrain.errors import LeanError
-from leantrain.files import write_atomically
+from leantrain.errors import LeanError, shortened
+from leantrain.files import BAD_ARCHIVE, write_atomically
 
 SUFFIXES = (".npz", ".parquet")
 _KEY = "leantrain_scores"
@@ -151,16 +150,33 @@ def load(path: Path) -> Scores:
         _pyarrow()
     try:
         values, ids, targets, about = _read_npz(path) if path.suffix == ".npz" else _read_parquet(path)
+        _check_columns(values, targets, about)
         about["classes"] = tuple(about["classes"])
         scores = Scores(torch.from_numpy(values), ids, torch.from_numpy(targets), **about)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+    except BAD_ARCHIVE as error:
+        why = shortened(str(error)) or type(error).__name__
         raise LeanError(f"'{path}' is not a whole file of scores ({why}); make it again.") from None
     if not bool(scores.values.isfinite().all()):
         raise LeanError(f"some scores in '{path}' are not finite; make it again.")
     if len(set(scores.ids)) != len(scores):
         raise LeanError(f"some ids in '{path}' occur more than once; make it again.")
     return scores
+
+
+def _check_columns(values: np.ndarray[Any, Any], targets: np.ndarray[Any, Any], about: Any) -> None:
+    """Refuse what `Scores` could not have written."""
+    if values.ndim != 1 or targets.ndim != 1:
+        raise ValueError(f"its columns have {values.ndim} and {targets.ndim} dimensions, not one")
+    if not isinstance(about, dict):
+        raise TypeError("it does not say what was scored")
+    for name, kind in (("kind", str), ("classes", list), ("made_with", dict)):
+        if not isinstance(about[name], kind):
+            raise TypeError(f"its {name} is {shortened(repr(about[name]))}")
+    for name in ("cost", "seconds"):
+        if type(about[name]) not in (int, float) or not 0 <= about[name] < math.inf:
+            raise TypeError(f"its {name} is {shortened(repr(about[name]))}")
+    if not all(isinstance(name, str) for name in about["classes"]):
+        raise TypeError("its classes are not names")
 
 
 _Columns = tuple[np.ndarray[Any, Any], tuple[str, ...], np.ndarray[Any, Any], dict[str, Any]]
@@ -172,6 +188,8 @@ def _read_npz(path: Path) -> _Columns:
         raise ValueError("a single array")
     with content as arrays:
         values, targets = arrays["values"].astype(np.float32), arrays["targets"].astype(np.int64)
+        if arrays["ids"].ndim != 1:
+            raise ValueError(f"its ids have {arrays['ids'].ndim} dimensions, not one")
         return values, tuple(arrays["ids"].astype(str).tolist()), targets, json.loads(str(arrays[_KEY]))
 
 
