@@ -15,7 +15,7 @@ from leantrain.errors import LeanError, nearest, shortened
 
 T = TypeVar("T")
 LARGEST = 2**62
-"""The largest number that any option takes: torch counts in 64 bits, and seeds are counted up from theirs."""
+"""The largest whole number that any option takes: torch counts in 64 bits, and seeds are counted up from theirs."""
 
 
 def option(
@@ -65,7 +65,7 @@ def check(config: Any) -> None:
             continue
         if isinstance(value, float) and not math.isfinite(value):
             raise LeanError(f"{spoken} is {value}, but must be a finite number.")
-        if abs(value) > LARGEST:
+        if isinstance(value, int) and abs(value) > LARGEST:
             raise LeanError(f"{spoken} is {shortened(str(value))}, but must be at most {LARGEST}.")
         for name, broken, words in (
             ("low", operator.lt, "at least"),

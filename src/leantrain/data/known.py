@@ -176,7 +176,10 @@ def _names(path: Path) -> tuple[str, ...]:
     """The class names of a text file with one per line, or nothing when there is no such file."""
     if not path.is_file():
         return ()
-    return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    try:
+        return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    except UnicodeDecodeError as error:
+        raise LeanError(f"{path} is not text ({error}); unpack the set's binary version again.") from error
 
 
 def _cifar_binary(folder: Path, names: list[str], label_bytes: int) -> Part:
