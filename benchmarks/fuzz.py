@@ -124,6 +124,7 @@ def hostile_commands(whole: Path, folder: Path, arguments: argparse.Namespace) -
         ends[end] += 1
         if end not in ("exit 0", "exit 1", "exit 2"):
             broken[" ".join(map(repr, line))[:300]] = f"{end}: {said}"
+            progress(f"BROKEN: {line}: {end}: {said}")
         if number % 100 == 0:
             progress(f"command {number}/{len(lines)}: {len(broken)} broken")
     return ends, broken
