@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 from pathlib import Path
@@ -92,8 +93,9 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
         _check_unused(folder, resume)
         if resume and (done := folder.result()) is not None:
             result = done
-            if (saved := folder.checkpoint(display.note)) is not None:
-                folder.write_rows(saved["rows"])  # lines may be damaged or missing by now
+            with contextlib.suppress(LeanError):  # a finished run needs no checkpoint
+                if (saved := folder.checkpoint()) is not None:
+                    folder.write_rows(saved["rows"])  # lines may be damaged or missing by now
             display.note(f"this run is finished; its result is in {out}")
         else:
             if not resume or not run.load_checkpoint():

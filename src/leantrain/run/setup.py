@@ -13,6 +13,7 @@ from torch import nn
 from leantrain import data
 from leantrain.batch import Batch
 from leantrain.data import FileImages, Images, ImageSet
+from leantrain.data.policies import PolicyImages
 from leantrain.errors import LeanError
 from leantrain.loader import InOrder, PlannedDataset, planned_dataloader
 from leantrain.methods import choose_method
@@ -65,7 +66,8 @@ def check_files(images: ImageSet) -> None:
     """
     if images.bad_images:  # each was decoded already
         return
-    parts = [part for part in (images.test, images.train) if isinstance(part, FileImages)]
+    train = images.train.part if isinstance(images.train, PolicyImages) else images.train
+    parts = [part for part in (images.test, train) if isinstance(part, FileImages)]
     with file_bar(sum(map(len, parts))) as step:
         for part in parts:
             found = part.first_unreadable(CHECK_SECONDS / len(parts), step)
