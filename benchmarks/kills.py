@@ -15,6 +15,7 @@ told from what it left on disk:
     python benchmarks/kills.py                    # a run
     python benchmarks/kills.py --case workers     # one whose files are decoded by two workers, which outlive it a while
     python benchmarks/kills.py --case compare     # `compare --jobs 2`: its runs save themselves and end with it
+    python benchmarks/kills.py --case ranks       # an own loop over two ranks: both, or one of them, and the other ends
     python benchmarks/kills.py --case score       # which begins anew each time
 
 Result: 50 of 50 kills hit, same bits; n, hardware and versions in results/kills.json.
@@ -49,6 +50,7 @@ from resume.test_kill import make_folder
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 AT_START = 0.15  # the share of kills that come while a resumed process still starts
 PATIENCE = 120.0  # seconds for a process to get going
+BEGUN = ("config.yaml", "compare.yaml", "rank-0.pid")  # the first that each writes
 
 
 class Case(NamedTuple):
@@ -129,20 +131,55 @@ def same_scores(one: Path, other: Path) -> None:
         assert picture.read_bytes() == (other.with_suffix("") / picture.name).read_bytes(), picture.name
 
 
+def rank_words(out: Path, arguments: argparse.Namespace) -> list[object]:
+    """Two ranks under torchrun, which save after every step."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    return [*torchrun, Path(__file__).with_name("_ranks.py"), "--epochs", arguments.epochs, "--out", out]
+
+
+def same_ranks(one: Path, other: Path) -> None:
+    """Assert that two such loops ended with the same weights and the same ledger."""
+    ours, theirs = (torch.load(place / "final.pt", weights_only=True) for place in (one, other))
+    for part in ("model", "ledger"):
+        for name, tensor in ours[part].items():
+            assert torch.equal(tensor.nan_to_num(-1), theirs[part][name].nan_to_num(-1)), name
+
+
 CASES = {
     "run": Case(run_words, True, same_run, kills=50, epochs=6),
     "workers": Case(worker_words, True, same_run, kills=20, epochs=6),
     "compare": Case(compare_words, True, same_comparison, kills=10, epochs=2),
+    "ranks": Case(rank_words, True, same_ranks, kills=10, epochs=2),
     "score": Case(score_words, False, same_scores, kills=10, epochs=1),
 }
 
 
 def start(out: Path, case: Case, arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
     """Start it, or go on with it where there is one; what it says goes to a file, so that no pipe can fill up."""
-    begun = case.resumes and any((out / name).exists() for name in ("config.yaml", "compare.yaml"))
-    words = command(*case.words(out, arguments), *(["--resume"] if begun else []))
+    begun = case.resumes and any((out / name).exists() for name in BEGUN)
+    words = case.words(out, arguments)
+    if words[0] != sys.executable:
+        words = command(*words, *(["--resume"] if begun else []))
+    for left in out.glob("rank-*.pid"):
+        left.unlink()
     with open(out.with_suffix(".log"), "wb") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log, env=ENVIRONMENT)
+        line = list(map(str, words))
+        return subprocess.Popen(line, stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True)
+
+
+def strike(process: subprocess.Popen[bytes], out: Path, rng: random.Random) -> bool:
+    """Kill it, or one of its ranks, at which the other must end by itself; whether it was still there."""
+    ranks = sorted(out.glob("rank-*.pid"))
+    if not ranks:
+        process.kill()
+        return process.wait() == -signal.SIGKILL
+    if rng.random() < 0.5:  # as a machine that loses power
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait() == -signal.SIGKILL
+    with contextlib.suppress(ProcessLookupError, ValueError):  # of the two, one was not that far
+        os.kill(int(rng.choice(ranks).read_text()), signal.SIGKILL)
+    process.wait(PATIENCE)
+    return b"Signal 9 (SIGKILL)" in out.with_suffix(".log").read_bytes()
 
 
 def run_whole(out: Path, case: Case, arguments: argparse.Namespace) -> tuple[float, float]:
@@ -167,14 +204,13 @@ def kill_and_resume(
         if not case.resumes:  # it begins anew each time, so any moment will do
             time.sleep(rng.uniform(0, 0.95 * window))
         elif number == 1:  # the settings are there, no checkpoint is
-            wait_until(lambda: any((out / name).exists() for name in ("config.yaml", "compare.yaml")), process)
+            wait_until(lambda: any((out / name).exists() for name in BEGUN), process)
         elif number == 0 or rng.random() < AT_START:
             time.sleep(rng.uniform(0, 0.8 * starting))
         else:
             wait_until(lambda before=before: stamp(out) != before, process)  # type: ignore[misc]
             time.sleep(rng.uniform(0, window))
-        process.kill()
-        if process.wait() == -signal.SIGKILL:
+        if strike(process, out, rng):
             place = where(out, process.pid, before)
             hits[place] += 1
             progress(f"kill {number + 1}/{arguments.kills}: {place}")
@@ -198,11 +234,11 @@ def where(out: Path, pid: int, before: int) -> str:
         return "drawing" if out.exists() else "starting or training"
     now = stamp(out)
     if now == 0:
-        begun = any((out / name).exists() for name in ("config.yaml", "compare.yaml"))
+        begun = any((out / name).exists() for name in BEGUN)
         return "no checkpoint yet" if begun else "starting"
     if now == before:
         return "starting"
-    if not (out / "config.yaml").exists():
+    if not (out / "config.yaml").exists():  # several runs, or ranks
         return "training"
     saved = checkpoint.load(out / "checkpoint.pt", out / "checkpoint-before.pt")
     lean = saved["lean"]
