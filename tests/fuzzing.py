@@ -205,7 +205,7 @@ def make_files(folder: Path) -> Path:
 # -- flags -------------------------------------------------------------------------------------------------------------
 
 HOSTILE = (
-    "", " ", "-1", "0", "1e400", "nan", "inf", "-inf", "9" * 400, "1_000", "0x10", "٣", "½", "true", "None", "null",
+    "", " ", "-1", "0", "1e400", "nan", "inf", "-inf", "9" * 400, "1_0", "0x10", "٣", "½", "true", "None", "null",
     "x" * 300, "../" * 50, "/dev/null", "/proc/self/mem", "\0", "a\nb", "\x1b[31m", "\ud800", "💥", "'\"`$(id)",
     "plain + plain", "plain[", "plain]", "plain[=]", "plain[a=]", "el2n[prune=]", "el2n[prune=9e9]", "lean + lean",
     "mixtrain-cutmix[start=2]", "rs2[keep=nan]", "+", "[]", ",", ",,", "a,b", "step[every=0]", "cosine[warmup=1]",

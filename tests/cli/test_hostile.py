@@ -81,6 +81,11 @@ def test_settings_in_a_file_beyond_all_measure(text: str, words: str, tmp_path: 
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize("flag", ["--seeds", "--jobs", "--margin"])
+def test_comparisons_without_end_are_refused(flag: str, tmp_path: Path) -> None:
+    assert f"{flag} is " in refused("compare", *SMALL, flag, HUGE, "--out", tmp_path / "o")
+
+
 def test_as_many_threads_as_are_allowed_work(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:

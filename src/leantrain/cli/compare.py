@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leantrain.cli.common import SettingsCommand, add_settings, console, free_folder, given_settings
-from leantrain.errors import LeanError
+from leantrain.errors import LeanError, shortened
 from leantrain.run.config import PLAIN, TrainConfig, read_yaml
 from leantrain.run.lock import locked
 
@@ -65,9 +64,15 @@ def compare(
     leantrain compare --out runs/compare --methods "random-backprop[keep=0.5]" --resume    adds a method
     leantrain compare --from runs/compare                                                  prints it again
     """
-    for name, value, low in (("--seeds", seeds, 1), ("--jobs", jobs, 1), ("--margin", margin, 0)):
-        if value is not None and not low <= value < math.inf:
-            raise LeanError(f"{name} is {value}, but must be a finite number of at least {low}.")
+    for name, value, low, high in (
+        ("--seeds", seeds, 1, 1000),
+        ("--jobs", jobs, 1, 1024),
+        ("--margin", margin, 0, 100),
+    ):
+        if value is not None and not low <= value <= high:
+            raise LeanError(
+                f"{name} is {shortened(str(value))}, but must be a finite number of at least {low}, at most {high}."
+            )
     if from_folder is not None:
         from leantrain.compare.folder import ComparisonFolder
         from leantrain.compare.summary import summarise
