@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import leantrain
-from leantrain.errors import LeanError
+from leantrain.errors import LeanError, LeanWarning
+from leantrain.methods import METHODS, chain
 
 
 def small_set(n: int = 60, seed: int = 0) -> TensorDataset:
@@ -109,6 +111,49 @@ def test_asking_the_length_or_looking_at_a_batch_costs_no_epoch() -> None:
             lean.loss(batch)
         assert lean.epoch == epoch
     assert lean.finished
+
+
+def test_the_length_is_that_of_the_epoch_that_follows_however_often_it_is_asked() -> None:
+    lean = leantrain.attach(model_of(), small_set(200), "infobatch[prune=0.9]", epochs=4, seed=1)
+    loader, lengths, told = lean.loader(16), [], []
+    while not lean.finished:
+        told.append([len(loader), len(loader), len(loader)])
+        lengths.append(sum(1 for batch in loader if lean.loss(batch).isfinite()))
+    assert len(set(lengths)) > 1, "the epochs are to differ"
+    assert told == [[length] * 3 for length in lengths]
+
+
+WITHOUT_SCORES = sorted(name for name in METHODS if chain(METHODS[name]()).scores_cost == 0 and name != "token-dropping")
+
+
+@pytest.mark.parametrize("name", WITHOUT_SCORES)
+@pytest.mark.parametrize("budget", [None, 0.4])
+def test_no_run_takes_more_steps_than_max_steps(name: str, budget: float | None) -> None:
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(61, 1, 24, 24), torch.arange(61) % 2)
+    layers = (nn.Conv2d(1, 4, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    lean = leantrain.attach(nn.Sequential(*layers), data, name, epochs=4, budget=budget)
+    with pytest.raises(LeanError, match="make the loader"):
+        _ = lean.max_steps
+    loader, bound, steps = lean.loader(8), lean.max_steps, 0
+    while not lean.finished:
+        steps += sum(1 for batch in loader if lean.loss(batch).isfinite())
+    assert 0 < steps <= bound
+    assert bound <= (2 if lean.budget is None else 4) * 4 * 8
+
+
+def test_a_finished_run_gives_no_more_batches_and_says_so_once() -> None:
+    lean = leantrain.attach(model_of(), small_set(50), epochs=2)
+    loader = lean.loader(8)
+    train(lean, lean.model, 2, batch_size=8)
+    before = lean.state_dict()["ledger"]["trained"].clone()
+    with pytest.warns(LeanWarning, match="finished, and its loader gives no more batches"):
+        assert list(loader) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(loader) == []
+    assert lean.ledger["trained"].equal(before)
+    assert len(loader) == 7, "of the last epoch, for those who take a mean over it"
 
 
 def test_the_report_is_of_the_epoch_that_ended_also_when_the_next_is_planned() -> None:

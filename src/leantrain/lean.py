@@ -149,6 +149,8 @@ class Lean:
         self._resumed = False
         self._planned_for = 0  # the batch size that the plan was made for
         self._reported: tuple[int, dict[str, Any]] | None = None  # the last epoch reported, and its report
+        self._warned: set[str] = set()
+        self._batch_size = 0  # of the loader that was made last
         ranks = world_size()
         rank = torch.distributed.get_rank() if ranks > 1 else 0
         keys = self._check_example(dataset, (inputs, targets))
@@ -205,7 +207,25 @@ class Lean:
         """The batches of every epoch: each `iter()` starts one. `options` are those of torch's DataLoader."""
         if batch_size < 1:
             raise LeanError(f"batch_size is {batch_size}, but must be at least 1.")
+        self._batch_size = batch_size
         return PlannedLoader(self, self._dataset, batch_size, options)
+
+    @property
+    def max_steps(self) -> int:
+        """More steps than these no run of the loader's batch size takes, for loops and trainers that want a bound.
+
+        How many it really takes follows from what its method leaves out, and from when the budget is spent. A budget's
+        bound is loose: it is that of half-filled batches of the cheapest examples.
+        """
+        if not self._batch_size:
+            raise LeanError("max_steps follows from the batch size; make the loader with lean.loader(...) first.")
+        forms = self._presenter.forms
+        # A form of its own may end in a batch that is not full, and so do those that a method kept of candidates.
+        short = 1 + max((form.constituents for form in forms), default=1)
+        inputs, full = float(self.epochs * len(self.ledger)), 1.0
+        if self._total_cost is not None:
+            inputs, full = self._total_cost / min((form.size for form in forms), default=1.0), 0.5
+        return math.ceil(inputs / (full * self._batch_size)) + self.epochs * short
 
     @property
     def plan(self) -> Plan:
@@ -469,6 +489,12 @@ class Lean:
             **self._chain.report_all(self._states, self.ledger, self.plan),
             **{f"{name}_seconds": seconds for name, seconds in self.clock.take().items()},
         }
+
+    def warn_once(self, text: str) -> None:
+        """Warn, unless this run has said so before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, LeanWarning, stacklevel=3)
 
     # -- the step ----------------------------------------------------------------------------------------------------
 

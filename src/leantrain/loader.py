@@ -150,6 +150,12 @@ class PlannedLoader:
         self._underway = False
 
     def __iter__(self) -> Iterator[Batch]:
+        if self.lean.finished:
+            self.lean.warn_once(
+                "this run is finished, and its loader gives no more batches; loop `while not lean.finished`, or attach "
+                "with more epochs."
+            )
+            return iter(())
         self._sampler.plan = self.lean.start_epoch(self.batch_size)
         self._sampler.start = self.lean.position
         return self._batches(self._sampler.plan)
@@ -175,13 +181,18 @@ class PlannedLoader:
     def __len__(self) -> int:
         """The number of batches of the epoch that runs, or, before it starts, of the one that is next.
 
-        Where a method thins inside the epoch, about how many there will be.
+        Where a method thins inside the epoch, about how many there will be. Once the run is finished, those of its
+        last epoch, so that a mean over them can still be taken.
         """
-        running = self._sampler.plan is not None and not self.lean.epoch_done
-        # Also after the step on the last batch: the loop may ask there, and maybe on one rank only.
-        if running or self._underway or self.lean.finished:
+        lean, plan = self.lean, self._sampler.plan
+        # Also after the step on the last batch: the loop may ask there, and maybe on one rank only. And also where
+        # a consumer that looks ahead has taken the last batch already, and has yet to train on it.
+        running = self._underway or (plan is not None and plan.epoch == lean.epoch and not lean.epoch_done)
+        if running:
             return self._expected(len(self._sampler))
-        return self._expected(len(self.lean.start_epoch(self.batch_size)) - self.lean.position)
+        if lean.finished:
+            return self._expected(len(lean.plan))
+        return self._expected(len(lean.start_epoch(self.batch_size)) - lean.position)
 
     def _expected(self, batches: int) -> int:
         thinning = self.lean.plan.thinning
