@@ -17,13 +17,14 @@ optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_deca
 method = leantrain.MixTrain("cutmix")  # + leantrain
 lean = leantrain.attach(model, train_set, method, epochs=EPOCHS)  # + leantrain
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain: the whole batch, as the optimiser sees it
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for _ in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         for part in batch.chunks(PARTS):  # + leantrain
             lean.loss(part).backward()  # + leantrain
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
 
 report(model, test_set, lean)

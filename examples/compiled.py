@@ -16,13 +16,14 @@ optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_deca
 method = leantrain.MixTrain("cutmix")  # + leantrain
 lean = leantrain.attach(model, train_set, method, epochs=EPOCHS)  # + leantrain: before the model's first forward
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for _ in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch)  # + leantrain
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
 
 report(module, test_set, lean)

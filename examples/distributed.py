@@ -28,14 +28,15 @@ optimizer = torch.optim.SGD(trained.parameters(), lr=LR, momentum=0.9, weight_de
 method = leantrain.MixTrain("cutmix")  # + leantrain
 lean = leantrain.attach(trained, train_set, method, epochs=EPOCHS)  # + leantrain: after init_process_group
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for _ in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch.to(device))  # + leantrain
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
 
 if distributed.get_rank() == 0:
     print(f"{distributed.get_world_size()} processes")

@@ -16,13 +16,14 @@ model, optimizer = fabric.setup(module, optimizer)
 method = leantrain.MixTrain("cutmix")  # + leantrain
 lean = leantrain.attach(model, train_set, method, epochs=EPOCHS)  # + leantrain
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain: in place of fabric.setup_dataloaders
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for _ in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch.to(fabric.device))  # + leantrain
         fabric.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
 
 report(model, test_set, lean)

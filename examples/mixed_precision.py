@@ -18,15 +18,16 @@ scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)  # bf
 method = leantrain.MixTrain("cutmix")  # + leantrain
 lean = leantrain.attach(model, train_set, method, epochs=EPOCHS)  # + leantrain
 loader = lean.loader(batch_size=BATCH_SIZE, pin_memory=device.type == "cuda")  # + leantrain
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for _ in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         with torch.autocast(device.type, dtype, enabled=not emulated):
             loss = lean.loss(batch.to(device))  # + leantrain
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
+        scheduler.step()
 
 report(model, test_set, lean)

@@ -101,12 +101,13 @@ def main() -> None:
     model = small_cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4)
     lean = leantrain.attach(model, train_set, "curriculum + mixtrain-cutmix + crops[side=0.8]", epochs=EPOCHS)
+    scheduler = lean.scheduler(optimizer, "onecycle")
     for _ in range(EPOCHS):
         for batch in lean.loader(batch_size=BATCH_SIZE):
-            optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)
             lean.loss(batch).backward()
             optimizer.step()
             optimizer.zero_grad()
+            scheduler.step()
     report(model, test_set, lean)
 
 

@@ -39,13 +39,14 @@ except leantrain.LeanError as error:
     print(f"without a name: {error}")
 lean = leantrain.attach(model, train_set, method, epochs=EPOCHS, split_layer="features")  # + leantrain
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for _ in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch)  # + leantrain
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
 
 report(model, test_set, lean)

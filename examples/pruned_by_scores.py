@@ -24,14 +24,15 @@ model = small_cnn().to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4)
 lean = leantrain.attach(model, train_set, f"el2n[prune=0.3,scores={file}]", epochs=EPOCHS)  # + leantrain
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for epoch in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch.to(device))  # + leantrain
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
     if epoch == 0:
         print(lean.report()["note"])
 

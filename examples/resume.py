@@ -28,14 +28,15 @@ def train(checkpoint: Path | None = None, stop_after: int | None = None) -> tupl
         lean.load_state_dict(saved["lean"])  # + leantrain
         print(f"goes on in epoch {lean.epoch + 1} after batch {lean.position} of {len(lean.plan)}")
     loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain
+    scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
     steps = 0
     while not lean.finished:  # + leantrain: instead of counting epochs, of which some are done already
         for batch in loader:  # + leantrain
-            optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
             loss = lean.loss(batch)  # + leantrain
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            scheduler.step()
             steps += 1
             if steps == stop_after and checkpoint is not None:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

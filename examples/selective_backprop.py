@@ -25,14 +25,15 @@ optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_deca
 method = "selective-backprop[keep=0.45]"  # + leantrain
 lean = leantrain.attach(model, train_set, method, epochs=EPOCHS, prepare=prepare)  # + leantrain
 loader = lean.loader(batch_size=BATCH_SIZE)  # + leantrain
+scheduler = lean.scheduler(optimizer, "onecycle")  # + leantrain
 
 for epoch in range(EPOCHS):
     for batch in loader:  # + leantrain
-        optimizer.param_groups[0]["lr"] = LR * (1 - lean.progress)  # + leantrain
         loss = lean.loss(batch)  # + leantrain
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        scheduler.step()
     totals = lean.epoch_totals
     print(
         f"epoch {epoch + 1}: accuracy {accuracy(model, test_set):.3f}, trained on {totals['examples']} of "

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from leantrain.batch import Batch, Key
 from leantrain.clock import Stopwatch
@@ -33,6 +34,8 @@ from leantrain.methods import (
 from leantrain.methods import chain as as_chain
 from leantrain.plan import Plan, PlannedBatch
 from leantrain.rng import generator, uniform
+from leantrain.schedule import parse_schedule
+from leantrain.schedulers import DrivenScheduler, ProgressScheduler
 from leantrain.scoring.given import GivenScores
 from leantrain.scoring.scores import Scores
 from leantrain.scoring.scores import load as load_scores
@@ -226,6 +229,26 @@ class Lean:
         if self._total_cost is not None:
             inputs, full = self._total_cost / min((form.size for form in forms), default=1.0), 0.5
         return math.ceil(inputs / (full * self._batch_size)) + self.epochs * short
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, schedule: str = "linear") -> ProgressScheduler:
+        """A learning-rate scheduler that follows `progress`, and so decays fully whatever is skipped.
+
+        Args:
+            optimizer: each of its parameter groups keeps its own base learning rate.
+            schedule: by name, `linear`, `cosine`, `onecycle`, `step` or `constant`, with options as in
+                `"step[every=30]"`.
+        """
+        return ProgressScheduler(optimizer, parse_schedule(schedule), lambda: self.progress, self.epochs)
+
+    def drive(self, scheduler: LRScheduler, steps: int | None = None) -> DrivenScheduler:
+        """One of torch's schedulers that counts steps, driven by `progress` from its first step to its last.
+
+        Args:
+            scheduler: made for as many steps as you like, such as `OneCycleLR(..., total_steps=1000)`.
+            steps: how many it is made for, or the epochs where it counts these; OneCycleLR and CosineAnnealingLR say so
+                themselves.
+        """
+        return DrivenScheduler(scheduler, steps, lambda: self.progress)
 
     @property
     def plan(self) -> Plan:
