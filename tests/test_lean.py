@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, default_collate
 
 import leantrain
 from leantrain.errors import LeanError, LeanWarning
@@ -342,8 +342,12 @@ class Stream(IterableDataset[int]):
         (Stream(), "is iterable"),
         (TensorDataset(torch.zeros(0, 6), torch.zeros(0).long()), "no examples"),
         (TensorDataset(torch.zeros(4, 6), torch.zeros(4, 3)), "has 3 values"),
+        (TensorDataset(torch.zeros(4, 6), torch.zeros(4, 3).long()), "has 3 values .*multi-label"),
         (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), "soft labels"),
-        (TensorDataset(torch.zeros(4, 6)), "must be \\(input, label\\)"),
+        (TensorDataset(torch.zeros(4, 6)), "is a list of 1, but must be \\(inputs, labels\\)"),
+        (TensorDataset(torch.zeros(4, 6), torch.zeros(4, 1).long()), "labels of shape \\(2, 1\\)"),
+        ([(torch.zeros(6), "cat")] * 4, "the labels of a batch are a tuple"),
+        ([(object(), 1)] * 4, "two examples of the data set cannot be collated"),
         (Dicts(label=[1, 0]), "has 2 values"),
     ],
 )
@@ -368,12 +372,173 @@ def test_bad_settings_are_refused_with_the_value(options: dict[str, Any], words:
         leantrain.attach(model_of(), small_set(), **options)
 
 
-def test_the_loader_refuses_what_the_plan_decides() -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "resnet18"}, "model is 'resnet18', but must be an nn.Module"),
+        ({"dataset": DataLoader(small_set())}, "the dataset is a loader; give the data set itself"),
+        ({"dataset": None}, "NoneType is iterable"),
+        ({"method": 5}, "method is 5, but must be a method or its text"),
+        ({"method": leantrain.InfoBatch}, "method is a ABCMeta"),
+        ({"epochs": "3"}, "epochs is '3', but must be a whole number"),
+        ({"epochs": 2.5}, "epochs is 2.5"),
+        ({"epochs": True}, "epochs is True"),
+        ({"budget": "half"}, "budget is 'half', but must be a number"),
+        ({"seed": None}, "seed is a NoneType"),
+        ({"label_smoothing": "0.1"}, "label_smoothing is '0.1'"),
+        ({"criterion": "ce"}, "criterion is 'ce', but must be a function"),
+        ({"collate": 3}, "collate is 3"),
+        ({"prepare": []}, "prepare is a list"),
+        ({"split_layer": nn.ReLU()}, "split_layer is a ReLU, but must be a layer's name"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_types_are_refused_with_a_sentence(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(LeanError, match=words):
+        leantrain.attach(**{"model": model_of(), "dataset": small_set(), "epochs": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "16"}, "batch_size is '16', but must be a whole number"),
+        ({"shuffle": False}, "takes no shuffle=False: every epoch is shuffled"),
+        ({"sampler": RandomSampler(small_set())}, "takes no sampler=.*: the plan decides which examples form a batch"),
+        ({"batch_sampler": [[1]]}, "takes no batch_sampler=.*: the plan decides"),
+        ({"drop_last": True}, "takes no drop_last=True: batches are of near-equal size"),
+        ({"collate_fn": len}, "takes no collate_fn=.*: give it to attach as collate="),
+    ],
+)
+def test_the_loader_refuses_what_the_plan_decides(options: dict[str, Any], words: str) -> None:
     lean = leantrain.attach(model_of(), small_set(), epochs=1)
-    with pytest.raises(LeanError, match="takes no 'shuffle'"):
-        lean.loader(16, shuffle=True)
-    with pytest.raises(LeanError, match="batch_size is 0"):
-        lean.loader(0)
+    with pytest.raises(LeanError, match=words):
+        lean.loader(**{"batch_size": 16, **options})
+
+
+def test_the_loader_has_what_scripts_read_of_a_dataloader() -> None:
+    data = small_set(50)
+    lean = leantrain.attach(model_of(), data, epochs=2)
+    loader = lean.loader(batch_size=8, shuffle=True, drop_last=False, num_workers=0, pin_memory=False)
+    assert loader.dataset is data
+    assert (loader.batch_size, loader.num_workers, loader.drop_last, loader.pin_memory) == (8, 0, False, False)
+    assert not hasattr(loader, "nothing_of_that_name")
+    loader.sampler.set_epoch(0)
+    for _ in range(2):
+        batches, examples = list(loader.batch_sampler), list(loader.sampler)
+        assert len(loader.batch_sampler) == len(batches) == len(loader)
+        assert len(loader.sampler) == len(examples) == 50
+        given = [batch.index.tolist() for batch in loader if lean.loss(batch).isfinite()]
+        assert given == batches
+        assert [index for indices in given for index in indices] == examples
+
+
+def test_a_batch_is_like_what_it_holds() -> None:
+    lean = leantrain.attach(model_of(), small_set(), epochs=1)
+    batch = next(iter(lean.loader(16)))
+    inputs, targets = batch
+    assert inputs is batch.inputs
+    assert targets is batch[1]
+    assert not hasattr(batch, "items")
+    assert batch.to("cpu", torch.bfloat16).inputs.dtype == torch.bfloat16
+    assert batch.to(torch.float64).inputs.dtype == torch.float64
+    assert batch.to(torch.float64).targets.dtype == batch.index.dtype == torch.int64
+    assert batch.to("meta").inputs.is_meta
+
+    batch = next(iter(leantrain.attach(model_of(), Dicts(), epochs=1).loader(20)))
+    assert "labels" in batch
+    assert "label" not in batch
+    assert list(batch) == ["pixel_values", "labels", "file"] == list(batch.keys())
+    assert dict(**batch)["labels"] is batch.targets
+    assert batch.get("nothing") is None
+    assert {name for name, _ in batch.items()} == set(batch)
+
+
+def test_images_change_their_layout_without_other_inputs() -> None:
+    data = TensorDataset(torch.randn(8, 3, 4, 4), torch.zeros(8).long())
+    batch = next(iter(leantrain.attach(nn.Conv2d(3, 2, 4), data, epochs=1).loader(8)))
+    moved = batch.to(memory_format=torch.channels_last)
+    assert moved.inputs.is_contiguous(memory_format=torch.channels_last)
+    assert moved.inputs.equal(batch.inputs)
+    assert not moved.changed
+
+
+@pytest.mark.parametrize("method", ["sgd", "mixtrain-cutmix[select=all]"])
+def test_what_was_answered_in_the_last_step_is_there_for_meters(method: str) -> None:
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(24, 1, 8, 8), torch.arange(24) % 2)
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    lean = leantrain.attach(model, data, method, epochs=1)
+    with pytest.raises(LeanError, match="no loss has been computed yet"):
+        _ = lean.last
+    meter = {"correct": 0, "loss": 0.0}
+    for batch in lean.loader(8):
+        loss = lean.loss(batch)
+        assert lean.last.index.equal(batch.index)
+        assert lean.last.targets.equal(data.tensors[1][batch.index])
+        assert lean.last.losses.mean() == pytest.approx(loss.item(), rel=1e-5)
+        meter["correct"] += int((lean.last.logits.argmax(1) == lean.last.targets).sum())
+        meter["loss"] += float(lean.last.losses.sum())
+    assert meter["correct"] == int(lean.ledger["correct"].sum())
+    assert meter["loss"] == pytest.approx(float(lean.ledger["loss"].sum()))
+    assert lean.last.logits.grad_fn is None
+
+
+@pytest.mark.parametrize("method", ["selective-backprop", "autoassist"])
+def test_a_method_that_looked_at_other_inputs_than_the_loop_trains_on_says_so_once(method: str) -> None:
+    def normalised(batch: leantrain.Batch) -> leantrain.Batch:
+        return batch.with_inputs(batch.inputs / 2)
+
+    for prepare, loop in ((None, normalised), (normalised, lambda batch: batch)):
+        model, data = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.randn(100, 1, 8, 8)
+        lean = leantrain.attach(model, TensorDataset(data, torch.arange(100) % 2), method, epochs=2, prepare=prepare)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for batch in lean.loader(16):
+                for part in loop(batch).chunks(2):
+                    lean.loss(part)
+        words = [str(one.message) for one in said]
+        assert len(words) == (prepare is None)
+        assert all("looked at other inputs" in one and "attach(prepare=" in one for one in words)
+
+
+def hugging_face_collate(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """`label` in, `labels` out, as transformers' own."""
+    return {
+        "pixel_values": torch.stack([item["image"] for item in items]),
+        "labels": torch.tensor([item["label"] for item in items]),
+    }
+
+
+class Named(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"image": torch.full((6,), float(i)), "label": i % 2}
+
+
+def test_keys_are_found_on_the_batch_as_it_is_collated() -> None:
+    lean = leantrain.attach(model_of(), Named(), epochs=1, collate=hugging_face_collate)
+    batch = next(iter(lean.loader(12)))
+    assert batch.inputs[:, 0].long().equal(batch.index)
+    assert batch.targets.equal(batch.index % 2)
+    scores = leantrain.score(
+        model_of, Named(), "el2n", models=1, epochs=1, batch_size=6, collate=hugging_face_collate, device="cpu"
+    )
+    assert scores.targets.tolist() == [0, 1] * 6
+    with pytest.raises(LeanError, match="a batch has no 'label'; say targets=KEY with one of 'pixel_values', 'labels'"):
+        leantrain.attach(model_of(), Named(), epochs=1, collate=hugging_face_collate, targets="label")
+
+
+def mixing_collate(items: list[Any]) -> tuple[Tensor, Tensor]:
+    x, y = default_collate(items)
+    return 0.5 * (x + x.flip(0)), 0.5 * (F.one_hot(y, 2) + F.one_hot(y.flip(0), 2))
+
+
+def test_a_collate_that_mixes_is_refused_at_attach_with_what_to_do_instead() -> None:
+    with pytest.raises(LeanError, match='has 2 values, as a collate function .*use method="mixtrain-cutmix"'):
+        leantrain.attach(model_of(), small_set(), epochs=1, collate=mixing_collate)
 
 
 def test_a_batch_of_another_epoch_is_refused() -> None:

@@ -34,8 +34,9 @@ class Batch:
         padding: whether it only keeps this rank in step with others that have examples; it neither trains nor records.
         last: whether the optimiser steps after it; False for all `chunks` but the last.
         after: for a batch gathered from candidates, where the epoch stands once it is trained.
-        keys: where in `data` the inputs and the targets are.
+        places: where in `data` the inputs and the targets are.
         given: the part of the form in which the data set gave them already.
+        changed: whether the loop has put other inputs into it.
     """
 
     data: Any
@@ -49,8 +50,9 @@ class Batch:
     last: bool = True
     padding: bool = False
     after: After | None = None
-    keys: tuple[Key, Key] = (0, 1)
+    places: tuple[Key, Key] = (0, 1)
     given: Form = WHOLE
+    changed: bool = False
 
     def __len__(self) -> int:
         """How many examples it shows."""
@@ -58,28 +60,72 @@ class Batch:
 
     @property
     def inputs(self) -> Any:
-        return self.data[self.keys[0]]
+        return self.data[self.places[0]]
 
     @property
     def targets(self) -> Tensor:
-        targets: Tensor = self.data[self.keys[1]]
+        targets: Tensor = self.data[self.places[1]]
         return targets
 
-    def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
-        """The batch on another device."""
+    def __iter__(self) -> Iterator[Any]:
+        """What it holds, as in `inputs, targets = batch`; where that is a dict, its keys."""
+        return iter(self.data)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.data[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data if isinstance(self.data, Mapping) else False
+
+    def __getattr__(self, name: str) -> Any:
+        """Where it holds a dict, what makes it a mapping, as `model(**batch)` needs."""
+        if name in ("keys", "items", "values", "get") and isinstance(self.data, Mapping):
+            return getattr(self.data, name)
+        raise AttributeError(name)
+
+    def to(
+        self,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = True,
+        memory_format: torch.memory_format | None = None,
+    ) -> Batch:
+        """The batch on another device; its floating-point data in another precision, its images in another layout."""
+        if isinstance(device, torch.dtype):  # as a tensor takes it
+            device, dtype = None, device
 
         def move(x: Tensor) -> Tensor:
-            return x.to(device, non_blocking=non_blocking)
+            return x if device is None else x.to(device, non_blocking=non_blocking)
 
-        return self._map(move)
+        def convert(x: Tensor) -> Tensor:
+            x = x.to(dtype) if dtype is not None and x.is_floating_point() else x
+            return x.contiguous(memory_format=memory_format) if memory_format is not None and x.ndim == 4 else x
+
+        moved = self._map(move)
+        return (
+            moved
+            if dtype is None and memory_format is None
+            else dataclasses.replace(moved, data=_tree(moved.data, convert))
+        )
+
+    def cuda(self, device: torch.device | int | None = None, non_blocking: bool = True) -> Batch:
+        """The batch on a GPU."""
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+    def cpu(self) -> Batch:
+        """The batch on the CPU."""
+        return self.to("cpu", non_blocking=False)
 
     def pin_memory(self) -> Batch:
         """The batch in pinned memory; the DataLoader's pinning thread calls this."""
         return self._map(torch.Tensor.pin_memory)
 
     def with_inputs(self, inputs: Any) -> Batch:
-        """The same batch with other inputs, for a transform that runs on the device."""
-        return dataclasses.replace(self, data=_replaced(self.data, self.keys[0], inputs))
+        """The same batch with other inputs, for a transform that runs on the device.
+
+        Methods that look at examples before these are trained on need it in `attach(prepare=…)` instead.
+        """
+        return dataclasses.replace(self, data=_replaced(self.data, self.places[0], inputs), changed=True)
 
     def chunks(self, count: int) -> Iterator[Batch]:
         """The batch in `count` parts for gradient accumulation.
@@ -122,13 +168,13 @@ class Batch:
             "data": _plain(self.data),
             "form": [list(part) for part in self.form.parts],
             "given": [list(part) for part in self.given.parts],
-            "keys": list(self.keys),
+            "places": list(self.places),
         }
 
     @staticmethod
     def from_state_dict(state: dict[str, Any]) -> Batch:
         form, given = (Form(tuple((name, value) for name, value in state[which])) for which in ("form", "given"))
-        return Batch(**{**state, "form": form, "given": given, "keys": tuple(state["keys"])})
+        return Batch(**{**state, "form": form, "given": given, "places": tuple(state["places"])})
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         weight = None if self.weight is None else function(self.weight)

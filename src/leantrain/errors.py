@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class LeanError(ValueError):
@@ -24,3 +25,10 @@ def shortened(text: str, most: int = 100) -> str:
     """A text on one line, and without its middle where it is long: it may come from anywhere."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most // 2]} … {line[-(most // 2) :]}"
+
+
+def check_type(name: str, value: object, kind: Any, words: str) -> None:
+    """Refuse an argument of another type, which a loop would otherwise learn of from somewhere inside."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        what = f"{value!r:.60}" if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+        raise LeanError(f"{name} is {what}, but must be {words}.")

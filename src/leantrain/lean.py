@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +19,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from leantrain.batch import Batch, Key
 from leantrain.clock import Stopwatch
 from leantrain.cost import scoring_cost, training_cost
-from leantrain.errors import LeanError, LeanWarning
+from leantrain.errors import LeanError, LeanWarning, check_type
 from leantrain.forms import WHOLE, Answer, Form
 from leantrain.ledger import MOST_EPOCHS, Ledger, world_size
-from leantrain.loader import PlannedDataset, PlannedLoader, check_dataset, check_target, find_keys
+from leantrain.loader import PlannedDataset, PlannedLoader, check_dataset
 from leantrain.methods import (
     Chain,
     Learns,
@@ -63,6 +65,23 @@ class Unpaid(NamedTuple):
     @staticmethod
     def waiting(leftover: Batch | None) -> Unpaid:
         return Unpaid() if leftover is None else Unpaid(0.0, len(leftover), leftover.form.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """What the model answered in the step that was just made, one row per example; both constituents of a composite.
+
+    Attributes:
+        logits: (examples, classes), without a gradient.
+        targets: int64 class indices.
+        losses: clean losses, as they are recorded.
+        index: int64, which examples these are.
+    """
+
+    logits: Tensor
+    targets: Tensor
+    losses: Tensor
+    index: Tensor
 
 
 class Lean:
@@ -110,6 +129,17 @@ class Lean:
         example: Tensor | None = None,
         split_layer: str | None = None,
     ) -> None:
+        check_type("model", model, nn.Module, "an nn.Module")
+        check_type("method", method, Method | str | None, "a method or its text, such as 'infobatch'")
+        check_type("epochs", epochs, Integral, "a whole number")
+        check_type("budget", budget, Real | None, "a number such as 0.5")
+        check_type("seed", seed, Integral, "a whole number")
+        check_type("label_smoothing", label_smoothing, Real, "a number")
+        for name, given in {"criterion": criterion, "collate": collate, "prepare": prepare}.items():
+            check_type(name, given, Callable | None, "a function")
+        for name, key in {"inputs": inputs, "targets": targets}.items():
+            check_type(name, key, str | int | None, "a key of a batch")
+        check_type("split_layer", split_layer, str | None, "a layer's name")
         check_dataset(dataset)
         if not 1 <= epochs <= MOST_EPOCHS or epochs != int(epochs):
             raise LeanError(f"epochs is {epochs}, but must be a whole number from 1 to {MOST_EPOCHS}.")
@@ -153,11 +183,12 @@ class Lean:
         self._planned_for = 0  # the batch size that the plan was made for
         self._reported: tuple[int, dict[str, Any]] | None = None  # the last epoch reported, and its report
         self._warned: set[str] = set()
+        self._last: Last | None = None
         self._batch_size = 0  # of the loader that was made last
         ranks = world_size()
         rank = torch.distributed.get_rank() if ranks > 1 else 0
-        keys = self._check_example(dataset, (inputs, targets))
-        self._dataset = PlannedDataset(dataset, collate, keys, rank, ranks, seed)
+        self._dataset = PlannedDataset(dataset, collate, (0, 1), rank, ranks, seed)
+        self._dataset.find_keys(inputs, targets)
         if ranks > 1 and (self._chain.thinner is not None or self._chain.learners):
             raise LeanError(
                 f"{self.method} decides inside the epoch what to train on, and {ranks} processes would decide "
@@ -208,6 +239,7 @@ class Lean:
 
     def loader(self, batch_size: int, **options: Any) -> PlannedLoader:
         """The batches of every epoch: each `iter()` starts one. `options` are those of torch's DataLoader."""
+        check_type("batch_size", batch_size, Integral, "a whole number")
         if batch_size < 1:
             raise LeanError(f"batch_size is {batch_size}, but must be at least 1.")
         self._batch_size = batch_size
@@ -453,7 +485,7 @@ class Lean:
             yield batch
 
     def _keep(self, batch: Batch) -> tuple[Batch, float, dict[str, Any]]:
-        batch = batch.to(self._device(self.model))
+        batch = dataclasses.replace(batch.to(self._device(self.model)), changed=False)  # from here on, by the loop
         cost, losses = 0.0, None
         place, method = self._thinner
         with self.clock.measure("scoring", batch.index.device):
@@ -528,10 +560,16 @@ class Lean:
                 f"this batch belongs to epoch {batch.epoch}, but epoch {self.epoch} is running; "
                 "use each batch in the epoch whose loader gave it."
             )
+        if batch.changed and batch.after is not None:
+            self.warn_once(
+                f"{self.method} has looked at other inputs than the loop trains on, as with_inputs changed them since; "
+                "give what the loop does to a batch as attach(prepare=…)."
+            )
         targets = batch.targets
         logits, shares = self._presenter.answer(batch)
         if not batch.padding:
             clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
+            self._last = Last(logits.detach(), targets, clean, batch.index)
             self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, batch.form, batch.epoch)
         self._count(batch)
         if not batch.padding:
@@ -544,6 +582,16 @@ class Lean:
             if weight is not None:
                 losses = losses * weight
         return losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
+
+    @property
+    def last(self) -> Last:
+        """The logits, targets and losses of the last `loss`, for meters; of a part, where a batch is trained in parts.
+
+        Where this rank had nothing but padding, those of the step before.
+        """
+        if self._last is None:
+            raise LeanError("no loss has been computed yet; lean.last is about the last lean.loss(batch).")
+        return self._last
 
     def _learners(self) -> list[tuple[int, Learns]]:
         """The methods that learn from this epoch: all that learn, until they are done with the run."""
@@ -638,14 +686,6 @@ class Lean:
 
     def _device(self, model: nn.Module) -> torch.device:
         return next((p.device for p in model.parameters()), self.ledger.device)
-
-    def _check_example(self, dataset: Any, keys: tuple[Key | None, Key | None]) -> tuple[Key, Key]:
-        if hasattr(dataset, "batch"):
-            return (0, 1)
-        item = dataset[0]
-        found = find_keys(item, *keys)
-        check_target(item[found[1]])
-        return found
 
 
 def _timeless(report: dict[str, Any]) -> dict[str, Any]:

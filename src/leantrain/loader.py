@@ -55,6 +55,21 @@ class PlannedDataset(Dataset[Batch]):
         self.rank, self.ranks = rank, ranks
         self.seed = seed
 
+    def find_keys(self, inputs: Key | None, targets: Key | None) -> None:
+        """Look where a batch of two examples, as it is collated, keeps its inputs and its labels, and check these."""
+        if self.collate is default_collate and hasattr(self.source, "batch"):
+            return
+        index = torch.arange(min(2, len(self.source)))
+        try:
+            batch = self[PlannedBatch(0, 0, index, None, WHOLE)]
+        except TypeError as error:
+            raise LeanError(
+                f"two examples of the data set cannot be collated ({str(error).splitlines()[0]}); make tensors of them "
+                "in the data set, or give your own function as collate=…"
+            ) from error
+        self.keys = find_keys(batch.data, inputs, targets)
+        check_targets(batch.data[self.keys[1]], len(batch))
+
     def __getitem__(self, planned: PlannedBatch) -> Batch:
         if get_worker_info() is not None:
             _seed_worker(derive(self.seed, "worker", planned.epoch, planned.position, self.rank))
@@ -82,7 +97,7 @@ class PlannedDataset(Dataset[Batch]):
             total=planned.inputs / self.ranks,
             cost=planned.cost,
             padding=padding,
-            keys=self.keys,
+            places=self.keys,
             given=given,
         )
 
@@ -118,11 +133,24 @@ class PlanSampler(Sampler[PlannedBatch]):
         return 0 if self.plan is None else len(self.plan) - self.start
 
 
+def _accepted(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of torch's DataLoader, without those that say what the plan does anyway; others it refuses."""
+    for name, done, instead in (
+        ("shuffle", True, "every epoch is shuffled"),
+        ("drop_last", False, "batches are of near-equal size, and none is left to drop"),
+        ("sampler", None, "the plan decides which examples form a batch; for other chances use a method"),
+        ("batch_sampler", None, "the plan decides which examples form a batch"),
+        ("collate_fn", None, "give it to attach as collate=…"),
+        ("dataset", None, "it loads the data set that was given to attach"),
+    ):
+        if options.get(name, done) != done:
+            raise LeanError(f"the loader takes no {name}={options[name]!r:.40}: {instead}.")
+        options = {key: value for key, value in options.items() if key != name}
+    return options
+
+
 def planned_dataloader(dataset: PlannedDataset, sampler: Sampler[PlannedBatch], **options: Any) -> DataLoader[Batch]:
     """A DataLoader over a plan; `options` are its usual ones, less those that the plan decides."""
-    for name in ("shuffle", "sampler", "batch_sampler", "drop_last", "batch_size"):
-        if name in options:
-            raise LeanError(f"the loader takes no '{name}': the plan decides which examples form a batch.")
     user_init = options.pop("worker_init_fn", None)
     return DataLoader(
         dataset,
@@ -139,15 +167,35 @@ class PlannedLoader:
 
     def __init__(self, lean: Lean, dataset: PlannedDataset, batch_size: int, options: dict[str, Any]) -> None:
         self.lean = lean
+        self.dataset: Any = dataset.source
+        """The user's own."""
         self.batch_size = batch_size
+        self.drop_last = False
         self.waited = 0.0
         """Seconds spent waiting for data so far."""
         self._sampler = PlanSampler()
         # Of its own, or every `iter()` would draw the workers' seed from torch's global generator, and a resumed run
         # would go on with other numbers than an uninterrupted one.
+        options = _accepted(options)
         options.setdefault("generator", generator(lean.seed, "workers"))
         self._dataloader: DataLoader[Batch] = planned_dataloader(dataset, self._sampler, **options)
         self._underway = False
+
+    @property
+    def batch_sampler(self) -> BatchIndices:
+        """The example indices of every batch, to look at."""
+        return BatchIndices(*self._epoch())
+
+    @property
+    def sampler(self) -> Indices:
+        """The example indices of the epoch, to look at."""
+        return Indices(*self._epoch())
+
+    def __getattr__(self, name: str) -> Any:
+        """What else scripts read from a DataLoader: `num_workers`, `pin_memory` and the like."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._dataloader, name)
 
     def __iter__(self) -> Iterator[Batch]:
         if self.lean.finished:
@@ -184,19 +232,52 @@ class PlannedLoader:
         Where a method thins inside the epoch, about how many there will be. Once the run is finished, those of its
         last epoch, so that a mean over them can still be taken.
         """
+        plan, start = self._epoch()
+        return self._expected(plan, len(plan) - start)
+
+    def _epoch(self) -> tuple[Plan, int]:
+        """The plan of the epoch that runs or is next, and the batch at which this loader begins it."""
         lean, plan = self.lean, self._sampler.plan
         # Also after the step on the last batch: the loop may ask there, and maybe on one rank only. And also where
         # a consumer that looks ahead has taken the last batch already, and has yet to train on it.
-        running = self._underway or (plan is not None and plan.epoch == lean.epoch and not lean.epoch_done)
-        if running:
-            return self._expected(len(self._sampler))
+        if plan is not None and (self._underway or (plan.epoch == lean.epoch and not lean.epoch_done)):
+            return plan, self._sampler.start
         if lean.finished:
-            return self._expected(len(lean.plan))
-        return self._expected(len(lean.start_epoch(self.batch_size)) - lean.position)
+            return lean.plan, 0
+        return lean.start_epoch(self.batch_size), lean.position
 
-    def _expected(self, batches: int) -> int:
-        thinning = self.lean.plan.thinning
-        return batches if thinning is None else max(1, round(batches * thinning.keep))
+    @staticmethod
+    def _expected(plan: Plan, batches: int) -> int:
+        return batches if plan.thinning is None else max(1, round(batches * plan.thinning.keep))
+
+
+class Indices(Sampler[int]):
+    """The example indices of an epoch's batches from `start` on; where a method thins, those of its candidates."""
+
+    def __init__(self, plan: Plan, start: int) -> None:
+        self.plan, self.start = plan, start
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.plan.order[int(self.plan.offsets[self.start]) :].tolist())
+
+    def __len__(self) -> int:
+        return self.plan.examples - int(self.plan.offsets[self.start])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: the plan knows its epoch. Scripts call it for torch's DistributedSampler."""
+
+
+class BatchIndices(Sampler[list[int]]):
+    """The same by batch."""
+
+    def __init__(self, plan: Plan, start: int) -> None:
+        self.plan, self.start = plan, start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self.plan[position].index.tolist() for position in range(self.start, len(self.plan)))
+
+    def __len__(self) -> int:
+        return len(self.plan) - self.start
 
 
 class _WorkerInit:
@@ -222,28 +303,31 @@ def _seed_worker(seed: int) -> None:
     random.seed(seed)
 
 
-def find_keys(item: Any, inputs: Key | None, targets: Key | None) -> tuple[Key, Key]:
-    """Where an example keeps its input and its label: named by the user, else (0, 1) or the usual names of a dict."""
-    if isinstance(item, Mapping):
-        return _find_key(item, inputs, INPUT_KEYS, "inputs"), _find_key(item, targets, TARGET_KEYS, "targets")
-    if isinstance(item, tuple | list) and len(item) >= 2:
+def find_keys(data: Any, inputs: Key | None, targets: Key | None) -> tuple[Key, Key]:
+    """Where a batch keeps its inputs and its labels: named by the user, else (0, 1) or the usual names of a dict."""
+    if isinstance(data, Mapping):
+        return _find_key(data, inputs, INPUT_KEYS, "inputs"), _find_key(data, targets, TARGET_KEYS, "targets")
+    if isinstance(data, tuple | list) and len(data) >= 2:
         return 0 if inputs is None else inputs, 1 if targets is None else targets
+    what = f"a {type(data).__name__}" + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
     raise LeanError(
-        f"an example of the data set is a {type(item).__name__}, but must be (input, label) or a dict; "
-        "wrap the data set so that it gives one of these."
+        f"a batch of the data set is {what}, but must be (inputs, labels) or a dict; "
+        "wrap the data set, or give a collate function, so that it is one of these."
     )
 
 
-def _find_key(item: Mapping[Any, Any], named: Key | None, usual: tuple[str, ...], what: str) -> Key:
+def _find_key(data: Mapping[Any, Any], named: Key | None, usual: tuple[str, ...], what: str) -> Key:
     for key in (named,) if named is not None else usual:
-        if key in item:
+        if key in data:
             return key
     sought = f"'{named}'" if named is not None else " or ".join(f"'{k}'" for k in usual)
-    raise LeanError(f"an example has no {sought}; say {what}=KEY with one of {', '.join(map(repr, item))}.")
+    raise LeanError(f"a batch has no {sought}; say {what}=KEY with one of {', '.join(map(repr, data))}.")
 
 
 def check_dataset(dataset: Any) -> None:
     """Refuse what has no example indices to keep a ledger by."""
+    if isinstance(dataset, DataLoader | PlannedLoader):
+        raise LeanError("the dataset is a loader; give the data set itself, and make a loader with lean.loader(...).")
     if isinstance(dataset, IterableDataset) or (not hasattr(dataset, "__getitem__") and not hasattr(dataset, "batch")):
         raise LeanError(
             f"{type(dataset).__name__} is iterable, but leantrain keeps a record per example and needs to ask for "
@@ -253,18 +337,31 @@ def check_dataset(dataset: Any) -> None:
         raise LeanError(f"{type(dataset).__name__} has no examples; give a data set with a length above zero.")
 
 
-def check_target(target: Any) -> None:
+def check_targets(targets: Any, count: int) -> None:
     """Refuse labels that are not one class index per example."""
-    target = torch.as_tensor(target)
-    if target.numel() != 1:
+    if isinstance(targets, tuple | list) and all(isinstance(one, Tensor) for one in targets):
+        targets = torch.stack([one.reshape(-1) for one in targets], dim=1) if targets else targets
+    if not isinstance(targets, Tensor):
         raise LeanError(
-            f"an example's label has {target.numel()} values; leantrain takes one class index per example, not "
-            "multi-label or soft labels. Give the index of the class (label smoothing is an option of the loss)."
+            f"the labels of a batch are a {type(targets).__name__} ({targets!r:.40}), but leantrain takes one class "
+            "index per example; give numbers, or name the entry that has them with targets=KEY."
         )
-    if target.is_floating_point():
+    values = targets.numel() // max(1, count)
+    if targets.is_floating_point() and values > 1:
         raise LeanError(
-            f"an example's label is {target.item()}, a {target.dtype}; leantrain takes one class index per example, "
-            "not soft labels or regression targets. Give it as an int64."
+            f"an example's label has {values} values, as a collate function gives that mixes examples (mixup, cutmix); "
+            'leantrain takes one class index per example: drop the mixing there and use method="mixtrain-cutmix" or '
+            '"mixtrain-mixup", and label_smoothing=… for smooth labels.'
+        )
+    if values != 1 or targets.ndim != 1:
+        raise LeanError(
+            f"an example's label has {values} value{'s' * (values != 1)} (a batch of {count} has labels of shape "
+            f"{tuple(targets.shape)}); leantrain takes one class index per example, not multi-label or soft labels."
+        )
+    if targets.is_floating_point():
+        raise LeanError(
+            f"an example's label is {targets[0].item()}, a {targets.dtype}; leantrain takes one class index per "
+            "example, not soft labels or regression targets. Give it as an int64."
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leantrain.batch import Key
 from leantrain.errors import LeanError
 from leantrain.lean import Lean, attach
-from leantrain.loader import InOrder, PlannedDataset, PlannedLoader, check_dataset, find_keys, planned_dataloader
+from leantrain.loader import InOrder, PlannedDataset, PlannedLoader, check_dataset, planned_dataloader
 from leantrain.rng import derive, generator
 from leantrain.scoring.kinds import RecordedScore, Score, ScoringBatch, make_score, score_pass
 from leantrain.scoring.scores import Scores, ids_of
@@ -175,9 +175,10 @@ def score(
             yield Member(model, asked(), correct, lean.cost)
 
     def asked() -> Iterator[ScoringBatch]:
-        keys = (0, 1) if hasattr(view, "batch") else find_keys(view[0], inputs, targets)
+        shown = PlannedDataset(view, collate, (0, 1))
+        shown.find_keys(inputs, targets)
         for batch in planned_dataloader(
-            PlannedDataset(view, collate, keys),
+            shown,
             InOrder(length, batch_size),
             generator=generator(0, "scoring"),  # or the workers' seed would come from torch's global generator
             num_workers=num_workers,
