@@ -25,7 +25,7 @@ class DrawingClassifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         features = self.features(inputs)
         self.drawing = self.draw(features.detach())
-        return self.classify(features.mean((2, 3)))
+        return self.classify(features.flatten(2).mean(2))
 
 
 train_set, test_set = digits()

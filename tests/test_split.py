@@ -162,6 +162,41 @@ def test_a_users_own_model_pools_as_it_likes(pool: Callable[[Tensor], Tensor]) -
     torch.testing.assert_close(both[4:], model(x))
 
 
+CALLED = {
+    "mean": lambda x: F.relu(x).mean((2, 3)),
+    "torch.mean": lambda x: torch.mean(F.relu(x), dim=(2, 3)),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(F.relu(x), (1, 1)),
+    "avg_pool2d": lambda x: F.avg_pool2d(F.relu(x), 8),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_pool_that_is_a_function_is_found_behind_others(name: str) -> None:
+    """As in DenseNet's usual CIFAR version, where no module gives the map that is pooled."""
+
+    class Functional(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv2(F.relu(F.avg_pool2d(self.conv1(x), 1)))
+            gate = F.adaptive_avg_pool2d(x, 1).sigmoid()  # a pool that is not the last one
+            out: Tensor = self.fc(self.pool(x * gate).flatten(1))
+            return out
+
+    model, x = Functional(CALLED[name]), images(4, 16)
+    split = Split(model, x)
+    assert split.map_size == (8, 8)
+    assert split.layer == name.removeprefix("torch.") + "()"
+    both = run(split, model, x, torch.ones(4, 16, 16, dtype=torch.uint8))
+    torch.testing.assert_close(both[4:], model(x))
+    both.sum().backward()
+    assert model.conv1.weight.grad is not None
+    apart = run(split, model, x, halves(4, 16))
+    assert not torch.equal(apart[:4], apart[4:])
+    if name == "avg_pool2d":  # compiling takes a while
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(run(split, compiled, x, halves(4, 16)), apart)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
 def test_the_last_map_can_be_named_or_the_pool_itself() -> None:
     model, x, outputs = Patches(), images(2, 16), []
     for layer, name in ((None, "4"), ("3", "3"), ("4", "4")):
@@ -464,10 +499,10 @@ class Twice(Patches):
 @pytest.mark.parametrize(
     ("model", "options", "sentence"),
     [
-        (Small(lambda x: x.amax((2, 3))), {}, "no global average pool in Small; name .* candidates: .*relu — or use s"),
-        (flat(16), {}, r"no global average pool in Sequential; .* candidates: 0, 1 — or use split=false"),
+        (Small(lambda x: x.amax((2, 3))), {}, "no global average pool in Small; use split=false$"),
+        (flat(16), {}, "no global average pool in Sequential; use split=false$"),
         (Patches(), {"layer": "0"}, "does not fit layer '0' of Patches: what follows is more than an average"),
-        (Patches(), {"layer": "5"}, "layer '5' of Patches gives no map; .* candidates: 0, 1, 2, 3 —"),
+        (Patches(), {"layer": "5"}, "layer '5' of Patches gives no map; .* split_layer=…, such as 3, or use split=f"),
         (Small(lambda x: x.mean((2, 3))), {"layer": "conf2"}, r"no layer 'conf2'\. Did you mean 'conv2'\?"),
         (nn.Sequential(nn.AvgPool2d(2), *Patches()), {}, "map of Sequential is 2×2, too small to separate two images"),
         (nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(2), *Patches()), {}, "is 1×1, too small .* use larger images"),
@@ -508,8 +543,8 @@ def test_gradient_checkpointing_would_lose_the_attention_masks_and_is_refused(sp
         run(split, model, images(2), halves(2))
 
 
-def test_candidates_are_the_maps_in_order() -> None:
-    assert candidates(Patches(), images(2, 16)) == ["0", "1", "2", "3"]
+def test_candidates_are_the_layers_that_fit() -> None:
+    assert candidates(Patches(), images(2, 16)) == ["3"]  # a ReLU, and so no average, follows the others
     assert candidates(build("resnet8"), images())[-1] == "layer3"
 
 

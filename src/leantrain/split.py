@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from leantrain.clock import Stopwatch
@@ -19,6 +21,7 @@ from leantrain.errors import LeanError, nearest
 
 _LEAST_MAP = 4  # cells a side; fewer cannot hold two halves apart
 _TRIES = 5  # how many layers, from the last backwards, are tried as the last feature map
+_LISTED = 20  # how many are tried for the user to choose from, where none of these fits
 _SEES_ALL = {  # what mixes the whole map, by words in class names
     "squeeze-and-excite": ("squeezeexc", "semodule", "eca", "gatherexcite", "globalcontext", "cbam", "globalresponse"),
     "attention": ("attention",),
@@ -71,21 +74,8 @@ class Split:
     @contextlib.contextmanager
     def regions(self, owner: Tensor, constituents: int) -> Iterator[None]:
         """Let the forward inside be of composites: `owner` (B, H, W) says which of `constituents` each pixel shows."""
-        if owner.ndim != 3 or constituents < 1:
-            raise LeanError(
-                f"owner has shape {tuple(owner.shape)} and there are {constituents} constituents; "
-                "give one owner per pixel (B, H, W) and at least 1 constituent"
-            )
-        self._point.prepare(self._regions, owner, constituents)
-        try:
+        with _divided(self._point, self._regions, owner, constituents):
             yield
-            if not self._regions.acted:
-                raise LeanError(
-                    f"split propagation was not reached: no forward inside regions() ran '{self._point.layer}' with "
-                    "its hook; a model that was compiled and run before needs torch.compiler.reset() first"
-                )
-        finally:
-            self._regions.clear()
 
     def time_with(self, clock: Stopwatch) -> None:
         """Count the seconds of regional pooling, forward and uncompiled, as "split" on that clock."""
@@ -104,63 +94,27 @@ class Split:
             points: Iterator[_Point] = iter([transformer])
         elif layer is None:
             distinct = list(dict.fromkeys(one.name for one in reversed(seen)))[:_TRIES]
-            points = (point for one in reversed(seen) if one.name in distinct for point in one.points())
+            modules = (point for one in reversed(seen) if one.name in distinct for point in one.points())
+            points = itertools.chain(modules, _called_pools(trial))
         else:
             _check_layer(trial.model, layer)
             points = (point for one in reversed(seen) if one.name == layer for point in one.points())
         for point in points:
-            error = self._check(trial, point)
+            error = _error_at(trial, point)
             if error is not None:
                 h, w = point.map_size
                 if min(h, w) < _LEAST_MAP:
                     raise _too_small(trial.model, h, w)
                 return point, error
-        raise _refusal(trial, seen, layer, transformer)
-
-    def _check(self, trial: _Trial, point: _Point) -> float | None:
-        """How exactly the split model answers for an image alone in its composite; None where the point does not fit.
-
-        Fitting is: such an image gets the model's own output; two halves get two finite, different outputs; and where
-        nothing should leak, one half's output does not depend on the other's pixels.
-        """
-        self._point = point
-        rows, (height, width) = len(trial.images), trial.images.shape[2:]
-        alone = torch.arange(rows, dtype=torch.uint8, device=trial.images.device).view(-1, 1, 1)
-        cells = torch.arange(width, device=trial.images.device) * point.map_size[1] // width
-        halves = (cells >= point.map_size[1] // 2).to(torch.uint8)
-        handles = point.install(self._regions)
-        try:
-            with self.regions(alone.expand(-1, height, width), rows):
-                full = trial.run(trial.images)
-            plain, classes = trial.plain, trial.plain.shape[1]
-            if full.shape != (rows * rows, classes) or not full.isfinite().all():
-                return None
-            own = full.unflatten(0, (rows, rows)).diagonal().T
-            error, spread, scale = (t.abs().max().item() for t in (own - plain, plain[0] - plain[1], plain))
-            tolerance = 1e-2 * spread + 30 * torch.finfo(plain.dtype).eps * scale
-            if not error <= tolerance:
-                return None
-            with self.regions(halves.expand(rows, height, width), 2):
-                half = trial.run(trial.images)
-            if half.shape != (2 * rows, classes) or not half.isfinite().all() or torch.equal(half[:rows], half[rows:]):
-                return None
-            if isinstance(point, _ClassToken):
-                with self.regions(halves.expand(rows, height, width), 2):
-                    changed = trial.run(torch.where(halves.bool(), trial.images.flip(0), trial.images))
-                if not (changed[:rows] - half[:rows]).abs().max() <= tolerance:
-                    return None
-        except Exception:  # a foreign model may fail in any way on a map it does not expect
-            return None
-        finally:
-            for handle in handles:
-                handle.remove()
-        return float(error / max(scale, 1e-30))
+        fitting = _fitting(trial, seen, _LISTED)
+        raise _refusal(trial, seen, layer, transformer, fitting)
 
 
 def candidates(model: nn.Module, example: Tensor) -> list[str]:
-    """The layers whose output is a spatial map or a grid of tokens, in the order in which they run."""
+    """The layers that fit as the last feature map, in the order in which they run; each of them is tried."""
     with _Trial(_checked(model, example), example) as trial:
-        return _names(_watch(trial))
+        _one_tensor(trial)
+        return _fitting(trial, _watch(trial))
 
 
 # --- inside the forward ----------------------------------------------------------------------------------------------
@@ -190,6 +144,29 @@ class _Point(Protocol):
     def install(self, regions: _Regions) -> list[RemovableHandle]: ...
 
     def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None: ...
+
+    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]: ...
+
+
+@contextlib.contextmanager
+def _divided(point: _Point, regions: _Regions, owner: Tensor, constituents: int) -> Iterator[None]:
+    """The forward inside is of composites, split at that point."""
+    if owner.ndim != 3 or constituents < 1:
+        raise LeanError(
+            f"owner has shape {tuple(owner.shape)} and there are {constituents} constituents; "
+            "give one owner per pixel (B, H, W) and at least 1 constituent"
+        )
+    point.prepare(regions, owner, constituents)
+    try:
+        with point.acting(regions):
+            yield
+        if not regions.acted:
+            raise LeanError(
+                f"split propagation was not reached: no forward inside regions() ran '{point.layer}' with "
+                "its hook; a model that was compiled and run before needs torch.compiler.reset() first"
+            )
+    finally:
+        regions.clear()
 
 
 @dataclass(frozen=True)
@@ -266,6 +243,17 @@ class _Pool:
     def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None:
         regions.owner, regions.constituents = owner, constituents
 
+    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+
+def _timed_means(source: Tensor, layout: _Layout, regions: _Regions) -> Tensor:
+    assert regions.owner is not None
+    if regions.clock is None or torch.compiler.is_compiling():
+        return _regional_means(source, layout, regions.owner, regions.constituents)
+    with regions.clock.measure("split", source.device):
+        return _regional_means(source, layout, regions.owner, regions.constituents)
+
 
 class _PoolHook:
     """A forward hook; a class of its own, so that a model that carries it can be copied and pickled."""
@@ -283,14 +271,81 @@ class _PoolHook:
                 return None
         regions.acted = True
         source = inputs[0] if self.way == "pool" else output
-        if regions.clock is None or torch.compiler.is_compiling():
-            means = _regional_means(source, self.layout, regions.owner, regions.constituents)
-        else:
-            with regions.clock.measure("split", source.device):
-                means = _regional_means(source, self.layout, regions.owner, regions.constituents)
+        means = _timed_means(source, self.layout, regions)
         if self.way == "pool":
             return means.reshape(-1, *output.shape[1:]).to(output.dtype)
         return self.layout.like(means, output, constant=self.way == "constant")
+
+
+# --- pools that are functions ---------------------------------------------------------------------------------------
+
+_POOLS = (F.adaptive_avg_pool2d, F.avg_pool2d, torch.mean, torch.Tensor.mean)
+
+
+class _PoolCalls(TorchFunctionMode):
+    """Shows every call of a pooling function inside to `found`, which may give another result for it."""
+
+    def __init__(self, found: Callable[[int, str, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.found = found
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func not in _POOLS:
+            return output
+        source = args[0] if args else (kwargs or {})["input"]
+        self.calls += 1
+        return self.found(self.calls, func.__name__, source, output)
+
+
+@dataclass
+class _CalledPool:
+    """A global average pool that is a function in a model's forward, such as `F.avg_pool2d(F.relu(x), 4)`."""
+
+    layer: str
+    layout: _Layout
+    map_size: tuple[int, int]
+    call: int  # which of the forward's calls of pooling functions it is
+
+    def install(self, regions: _Regions) -> list[RemovableHandle]:
+        return []
+
+    def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None:
+        regions.owner, regions.constituents = owner, constituents
+
+    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]:
+        def pool(call: int, name: str, source: Tensor, output: Tensor) -> Tensor:
+            if call != self.call:
+                return output
+            regions.acted = True
+            means = _timed_means(source, self.layout, regions)
+            return means.reshape(-1, *output.shape[1:]).to(output.dtype)
+
+        return _PoolCalls(pool)
+
+
+def _called_pools(trial: _Trial) -> Iterator[_CalledPool]:
+    """The functions that pool a whole map in one forward, the last one first.
+
+    None where a forward in train mode calls other ones, as they are told by their number.
+    """
+    points: dict[bool, list[_CalledPool]] = {False: [], True: []}
+    rows, _, height, width = trial.images.shape
+
+    def found(call: int, name: str, source: Tensor, output: Tensor) -> Tensor:
+        if len(source) == rows:
+            for layout, size in _layouts(source, height, width, {0}):
+                if _is_mean(layout, source, output):
+                    points[trial.model.training].append(_CalledPool(f"{name}()", layout, size, call))
+        return output
+
+    for training in (True, False):
+        trial.model.train(training)
+        with _PoolCalls(found):
+            trial.run(trial.images)
+    if points[False] == points[True]:
+        yield from reversed(points[False])
 
 
 # --- transformers that answer from a class token ---------------------------------------------------------------------
@@ -335,6 +390,9 @@ class _ClassToken:
             *(module.register_forward_pre_hook(mask, with_kwargs=True) for module in self.masked),
             self.blocks[-1].register_forward_hook(_LeaveHook(regions, self.prefix)),
         ]
+
+    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
     def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None:
         """The attention mask, once for all blocks. A patch belongs to whoever owns most of it, on a tie the first."""
@@ -442,6 +500,53 @@ def _leftover(module: nn.Module, grid: tuple[int, int], tokens: int) -> bool:
 
 
 # --- finding the point -----------------------------------------------------------------------------------------------
+
+
+def _fitting(trial: _Trial, seen: list[_Seen], limit: int | None = None) -> list[str]:
+    """The layers with a map at which it may split, in the order in which they run; of the last `limit` only."""
+    names = _names(seen)[-limit:] if limit else _names(seen)
+    points = {name: [point for one in seen if one.name == name for point in one.points()] for name in names}
+    return [name for name in names if any(_error_at(trial, point) is not None for point in points[name])]
+
+
+def _error_at(trial: _Trial, point: _Point) -> float | None:
+    """How exactly the split model answers for an image alone in its composite; None where the point does not fit.
+
+    Fitting is: such an image gets the model's own output; two halves get two finite, different outputs; and where
+    nothing should leak, one half's output does not depend on the other's pixels.
+    """
+    regions = _Regions()
+    rows, (height, width) = len(trial.images), trial.images.shape[2:]
+    alone = torch.arange(rows, dtype=torch.uint8, device=trial.images.device).view(-1, 1, 1)
+    cells = torch.arange(width, device=trial.images.device) * point.map_size[1] // width
+    halves = (cells >= point.map_size[1] // 2).to(torch.uint8)
+    handles = point.install(regions)
+    try:
+        with _divided(point, regions, alone.expand(-1, height, width), rows):
+            full = trial.run(trial.images)
+        plain, classes = trial.plain, trial.plain.shape[1]
+        if full.shape != (rows * rows, classes) or not full.isfinite().all():
+            return None
+        own = full.unflatten(0, (rows, rows)).diagonal().T
+        error, spread, scale = (t.abs().max().item() for t in (own - plain, plain[0] - plain[1], plain))
+        tolerance = 1e-2 * spread + 30 * torch.finfo(plain.dtype).eps * scale
+        if not error <= tolerance:
+            return None
+        with _divided(point, regions, halves.expand(rows, height, width), 2):
+            half = trial.run(trial.images)
+        if half.shape != (2 * rows, classes) or not half.isfinite().all() or torch.equal(half[:rows], half[rows:]):
+            return None
+        if isinstance(point, _ClassToken):
+            with _divided(point, regions, halves.expand(rows, height, width), 2):
+                changed = trial.run(torch.where(halves.bool(), trial.images.flip(0), trial.images))
+            if not (changed[:rows] - half[:rows]).abs().max() <= tolerance:
+                return None
+    except Exception:  # a foreign model may fail in any way on a map it does not expect
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return float(error / max(scale, 1e-30))
 
 
 class _Trial:
@@ -671,30 +776,27 @@ def _check_layer(model: nn.Module, layer: str) -> None:
         )
 
 
-def _refusal(trial: _Trial, seen: list[_Seen], layer: str | None, transformer: _ClassToken | None) -> LeanError:
-    name, names = type(trial.model).__name__, _names(seen)
+def _refusal(
+    trial: _Trial, seen: list[_Seen], layer: str | None, transformer: _ClassToken | None, fitting: list[str]
+) -> LeanError:
+    name = type(trial.model).__name__
     maps = [size for one in seen for _, size in one.layouts]
-    some = f" — candidates: {', '.join(names[-4:])} —" if names else ""
+    some = f"name the last feature map with split_layer=…, such as {', '.join(fitting[-4:])}, or " if fitting else ""
     if transformer is not None and layer in (None, transformer.layer):
         return LeanError(
             f"split propagation cannot keep constituents apart in the attention of {name}; "
             "build it with average pooling (global_pool='avg') or use split=false"
         )
-    if layer is not None and layer not in names and not any(one.name == layer for one in seen):
-        return LeanError(
-            f"layer '{layer}' of {name} gives no map; name the last one with split_layer=…{some} or use split=false"
-        )
+    if layer is not None and not any(one.name == layer for one in seen):
+        return LeanError(f"layer '{layer}' of {name} gives no map; {some}use split=false")
     if layer is not None:
         return LeanError(
             f"split propagation does not fit layer '{layer}' of {name}: what follows is more than an average over the "
-            f"map; name the last feature map with split_layer=…{some} or use split=false"
+            f"map; {some}use split=false"
         )
     if _pools_one_cell(trial) and maps and min(maps[-1]) < _LEAST_MAP:  # there was a map, and strides used it up
         return _too_small(trial.model, 1, 1)
-    return LeanError(
-        f"split propagation found no global average pool in {name}; "
-        f"name the last feature map with split_layer=…{some} or use split=false"
-    )
+    return LeanError(f"split propagation found no global average pool in {name}; {some}use split=false")
 
 
 def _too_small(model: nn.Module, h: int, w: int) -> LeanError:
