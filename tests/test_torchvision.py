@@ -44,6 +44,17 @@ def test_prepare_declares_something_where_torchvision_does_not_work_and_nothing_
     assert imported == "torchvision.models"
 
 
+def test_after_importing_leantrain_timm_and_torchvision_can_be_imported() -> None:
+    done = run(
+        "import sys, leantrain\n"
+        "assert 'torch' not in sys.modules, 'at no cost'\n"
+        "import timm, torchvision\n"
+        "print(torchvision.transforms.__name__, sum('BeforeImport' in type(one).__name__ for one in sys.meta_path))"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["torchvision.transforms", "0"]
+
+
 def test_operators_that_work_still_work_after_prepare(matched: bool) -> None:
     if not matched:
         pytest.skip("torchvision's operators do not work here with or without it")

@@ -5,9 +5,10 @@ The public names are loaded when first used, so that `import leantrain` is fast 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
-from leantrain.lazy import lazy_names
+from leantrain.lazy import BeforeImport, lazy_names
 
 if TYPE_CHECKING:
     from leantrain.batch import Batch as Batch
@@ -96,3 +97,6 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
+_before_torchvision: Any = BeforeImport("torchvision", "leantrain._torchvision")  # which timm and others import too
+sys.meta_path.insert(0, _before_torchvision)

@@ -23,7 +23,7 @@ _declared: list[Any] = []  # a Library takes its declarations back when it is co
 
 
 def prepare() -> None:
-    """Call before importing torchvision, or anything that imports it. Does nothing where nothing is wrong.
+    """Called right before torchvision is first imported once leantrain is. Does nothing where nothing is wrong.
 
     Only the schemas are declared, no kernels: calling `torchvision.ops.nms` still says that it cannot run.
     """

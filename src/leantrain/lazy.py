@@ -1,4 +1,4 @@
-"""Public names that are loaded when first used, so that importing a package stays fast."""
+"""What is put off until it is needed, so that importing a package stays fast: its public names, and a preparation."""
 
 from __future__ import annotations
 
@@ -24,3 +24,16 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return [*vars(sys.modules[package]), *homes]
 
     return get, names
+
+
+class BeforeImport:
+    """Calls `prepare` of a module of ours right before somebody first imports another package, and never otherwise."""
+
+    def __init__(self, package: str, module: str) -> None:
+        self.package, self.module = package, module
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Find nothing: those who come after it do that."""
+        if name == self.package and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            importlib.import_module(self.module).prepare()

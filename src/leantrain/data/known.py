@@ -211,9 +211,6 @@ def _cifar_torchvision(kind: str, root: Path, binary: Path, copy: str) -> tuple[
     """
 
     def read(train: bool, download: bool = False) -> Any:
-        from leantrain import _torchvision
-
-        _torchvision.prepare()
         import torchvision
 
         return getattr(torchvision.datasets, kind)(str(root), train=train, download=download)
@@ -232,9 +229,6 @@ def _cifar_torchvision(kind: str, root: Path, binary: Path, copy: str) -> tuple[
 
 def _download(name: str, fetch: Callable[[], object], remedy: str) -> None:
     """Let torchvision fetch a set; without a network the error says what to put where."""
-    from leantrain import _torchvision
-
-    _torchvision.prepare()
     try:
         fetch()
     except (OSError, RuntimeError, urllib.error.URLError) as error:

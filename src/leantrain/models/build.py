@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leantrain import _torchvision, rng
+from leantrain import rng
 from leantrain.errors import LeanError, nearest
 from leantrain.models.nets import SmallResNet
 from leantrain.models.small import SMALL, conv_like, fit, probe, reason
@@ -118,7 +118,6 @@ def _check(
 
 def libraries() -> tuple[Any, Any]:
     """timm and torchvision.models; imported late, because together they take longer than everything else."""
-    _torchvision.prepare()
     import timm
     import torchvision
 
