@@ -17,6 +17,7 @@ SLOW = (
     "cli",
     "compare/test_compare.py",
     "distributed",
+    "integrations",
     "models",
     "resume",
     "run/test_loop.py",

@@ -15,7 +15,7 @@ import leantrain
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "lightning_fabric": "lightning-fabric"}
-NOT_OURS = {"leantrain", "tensorboard", "torch", "numpy"}  # tensorboard is an extra of its own
+NOT_OURS = {"leantrain", "torch", "numpy"}
 tomllib: Any = pytest.importorskip("tomllib")  # Python 3.11
 
 
@@ -37,7 +37,8 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def test_everything_that_is_imported_is_declared() -> None:
-    declared = names(project()["project"]["optional-dependencies"]["cli"])
+    extras = project()["project"]["optional-dependencies"]
+    declared = {name for extra, requirements in extras.items() if extra != "dev" for name in names(requirements)}
     used = {name for file in (ROOT / "src").rglob("*.py") for name in imported(file)}
     used -= NOT_OURS | set(sys.stdlib_module_names)
     assert {DISTRIBUTIONS.get(name, name) for name in used} == declared

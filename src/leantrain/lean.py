@@ -555,6 +555,11 @@ class Lean:
 
     def loss(self, batch: Batch) -> Tensor:
         """The loss to call `backward` on; records every example's own clean loss on the way, without a device sync."""
+        if not isinstance(batch, Batch):
+            raise LeanError(
+                f"lean.loss got a {type(batch).__name__}; give it the batch that the loader gave, with other inputs by "
+                "batch.with_inputs(…)."
+            )
         if batch.epoch != self.epoch:
             raise LeanError(
                 f"this batch belongs to epoch {batch.epoch}, but epoch {self.epoch} is running; "

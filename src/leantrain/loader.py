@@ -50,7 +50,7 @@ class PlannedDataset(Dataset[Batch]):
         seed: int = 0,
     ) -> None:
         self.source = source
-        self.collate = collate or default_collate
+        self.collate: Callable[[list[Any]], Any] = collate or default_collate
         self.keys = keys
         self.rank, self.ranks = rank, ranks
         self.seed = seed
