@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from torch.utils.data import TensorDataset
 
 import leantrain
@@ -56,11 +56,21 @@ class Trained(NamedTuple):
     lean: leantrain.Lean
 
 
-def plain_loop(method: str, budget: float | None = None, ahead: bool = False) -> Trained:
-    model = network()
+def one_cycle(optimizer: Any) -> LRScheduler:
+    return OneCycleLR(optimizer, LR, total_steps=plain_steps(), cycle_momentum=False)
+
+
+def plain_loop(
+    method: str,
+    budget: float | None = None,
+    ahead: bool = False,
+    model: nn.Module | None = None,
+    schedule: Callable[[Any], LRScheduler] = one_cycle,
+) -> Trained:
+    model = model or network()
     lean = leantrain.attach(model, images(), method, epochs=EPOCHS, budget=budget)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    scheduler = lean.drive(OneCycleLR(optimizer, LR, total_steps=plain_steps(), cycle_momentum=False))
+    scheduler = lean.drive(schedule(optimizer), None if schedule is one_cycle else plain_steps())
     loader, losses, rates = lean.loader(BATCH), [], []
     model.train()
     while not lean.finished:
