@@ -42,7 +42,7 @@ from leantrain.scoring.given import GivenScores
 from leantrain.scoring.scores import Scores
 from leantrain.scoring.scores import load as load_scores
 from leantrain.showing import Presenter
-from leantrain.split import Split
+from leantrain.split import Split, unwrapped
 from leantrain.thinning import gather
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -166,6 +166,8 @@ class Lean:
         self.cost = 0.0
         """Cost spent so far, in examples of plain training."""
         self.clock = Stopwatch()
+        self.synchronised = False
+        """Whether gradients are averaged over the ranks outside of `model`, as in Lightning."""
         self._total_cost = None if self.budget is None else self.budget * epochs * len(dataset)
         self._prepare = prepare
         self._states = self._chain.init_all(self.ledger)
@@ -570,6 +572,13 @@ class Lean:
                 f"{self.method} has looked at other inputs than the loop trains on, as with_inputs changed them since; "
                 "give what the loop does to a batch as attach(prepare=…)."
             )
+        if self._dataset.ranks > 1 and not self.synchronised and unwrapped(self.model) is self.model:
+            self.warn_once(
+                f"{self._dataset.ranks} processes train together, but the model is not wrapped, and each has its own "
+                "gradients; wrap it (DistributedDataParallel, accelerator.prepare) and assign lean.model."
+            )
+        if batch.index.device != (device := self._device(self.model)):
+            batch = batch.to(device)
         targets = batch.targets
         logits, shares = self._presenter.answer(batch)
         if not batch.padding:

@@ -60,6 +60,7 @@ class DrivenScheduler(LRScheduler):
         if steps < 1:
             raise LeanError(f"steps is {steps}, but must be at least 1.")
         self.scheduler, self.optimizer, self.steps = scheduler, scheduler.optimizer, steps
+        self._step_count = 0  # which Accelerate counts up where gradients accumulate
         self.taken = 0
         """How many of its steps were taken."""
         self._progress = progress

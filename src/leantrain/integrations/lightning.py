@@ -68,6 +68,7 @@ class LeanCallback(pl.Callback):
         assert epochs is not None
         theirs = loader_of(fit._data_source.dataloader(), "the trainer's training data")
         self.lean = lean = Lean(self._network(pl_module), theirs.dataset, epochs=epochs, **self._with_collate(theirs))
+        lean.synchronised = True
         if self._loaded is not None:
             lean.load_state_dict(self._loaded)
         size, options = options_of(theirs)

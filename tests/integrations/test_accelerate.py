@@ -1,0 +1,96 @@
+"""Accelerate's own Accelerator, on one process and on two: what it trains is what a plain loop trains."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+from integration_helpers import BATCH, EPOCHS, LR, METHODS, images, network, one_cycle, plain_loop, same_run
+
+import leantrain
+import leantrain.split
+from leantrain.errors import LeanWarning
+
+accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
+from leantrain.integrations.accelerate import LeanLoader  # noqa: E402
+
+
+def train(method: str, accumulate: int = 1, wrapped: bool = True) -> tuple[list[float], int, leantrain.Lean]:
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    lean = leantrain.attach(model, images(), method, epochs=EPOCHS)
+    loader: Any = lean.loader(BATCH)
+    scheduler = lean.drive(one_cycle(optimizer.optimizer))
+    loader, scheduler = accelerator.prepare(LeanLoader(loader) if wrapped else loader, scheduler)
+    losses, steps = [], 0
+    model.train()
+    while not lean.finished:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                loss = lean.loss(batch)
+                accelerator.backward(loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                losses.append(float(loss.detach()))
+                steps += accelerator.sync_gradients
+    assert optimizer.param_groups[0]["lr"] < 1e-4 * LR
+    return losses, steps, lean
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_losses_ledger_and_steps_are_those_of_a_plain_loop(method: str, wrapped: bool) -> None:
+    losses, steps, lean = train(method, wrapped=wrapped)
+    plain = plain_loop(method, ahead=wrapped and "selective" in method)
+    assert losses == pytest.approx(plain.losses, abs=1e-6)
+    assert steps == len(plain.losses)
+    assert same_run(lean, plain.lean)
+
+
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_every_epoch_ends_with_a_step_where_gradients_accumulate(method: str) -> None:
+    losses, steps, lean = train(method, accumulate=5)
+    assert lean.finished
+    assert steps > len(losses) / 5 + 1, "the last batches of an epoch are not left for the next"
+    assert steps >= EPOCHS
+
+
+def rank(number: int, port: int, folder: Path) -> None:
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    accelerate.state.AcceleratorState._reset_state(True)  # what this process inherits is of one process
+    accelerate.state.GradientState._reset_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeanWarning)
+        losses, steps, lean = train(METHODS[0])
+    assert lean.model is not leantrain.split.unwrapped(lean.model)
+    bare = leantrain.attach(network(), images(), epochs=1)
+    with pytest.warns(LeanWarning, match="2 processes train together, but the model is not wrapped"):
+        bare.loss(next(iter(bare.loader(BATCH))))
+    torch.save((losses, steps, lean.state_dict()), folder / f"{number}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_keep_one_ledger_and_plan_for_both(tmp_path: Path) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    # Forked, as starting anew takes longer than the test.
+    torch.multiprocessing.start_processes(rank, (port, tmp_path), nprocs=2, start_method="fork")
+    (first, steps, mine), (second, others, yours) = (torch.load(tmp_path / f"{n}.pt") for n in range(2))
+    assert steps == others == len(first) == len(second)
+    assert all(
+        torch.equal(mine["ledger"][name].nan_to_num(), yours["ledger"][name].nan_to_num())
+        for name in ("loss", "trained")
+    )
+    assert mine["cost"] == yours["cost"]
+    assert (mine["ledger"]["trained"] > 0).all()
