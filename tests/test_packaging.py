@@ -15,6 +15,7 @@ import leantrain
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "lightning_fabric": "lightning-fabric"}
+DISTRIBUTIONS["mlflow"] = "mlflow-skinny"
 NOT_OURS = {"leantrain", "torch", "numpy"}
 tomllib: Any = pytest.importorskip("tomllib")  # Python 3.11
 
@@ -40,7 +41,7 @@ def test_everything_that_is_imported_is_declared() -> None:
     extras = project()["project"]["optional-dependencies"]
     declared = {name for extra, requirements in extras.items() if extra != "dev" for name in names(requirements)}
     used = {name for file in (ROOT / "src").rglob("*.py") for name in imported(file)}
-    used -= NOT_OURS | set(sys.stdlib_module_names)
+    used = used - NOT_OURS - set(sys.stdlib_module_names) | {"tensorboard"}  # which torch imports for its SummaryWriter
     assert {DISTRIBUTIONS.get(name, name) for name in used} == declared
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import json
 import math
 import os
@@ -18,7 +20,10 @@ from PIL import Image
 from leantrain.cli import cli, main
 from leantrain.errors import LeanError
 from leantrain.report.collect import collect
+from leantrain.run.config import from_mapping
 from program import SMALL, rows, run
+
+LOGS = "tensorboard,csv,mlflow" if importlib.util.find_spec("mlflow") else "tensorboard,csv"
 
 
 def call(*arguments: object) -> None:
@@ -29,7 +34,7 @@ def call(*arguments: object) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "finished"
-    done = run("train", *SMALL, "--epochs", 4, "--out", out, "--tensorboard", "--method", "random-backprop[keep=0.75]")
+    done = run("train", *SMALL, "--epochs", 4, "--out", out, "--log", LOGS, "--method", "random-backprop[keep=0.75]")
     assert done.returncode == 0, done.stderr
     (out / "stdout").write_text(done.stdout)
     (out / "stderr").write_text(done.stderr)
@@ -93,6 +98,33 @@ def test_piped_output_is_plain_lines_and_a_table(finished: Path) -> None:
     assert "\x1b" not in errors + table
     assert sum(line.startswith("epoch ") for line in errors.splitlines()) == 4
     assert "test accuracy" in table
+
+
+def test_epochs_are_logged_for_other_tools_when_asked(finished: Path) -> None:
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    table = list(csv.DictReader((finished / "metrics.csv").open()))
+    assert [float(row["train_loss"]) for row in table] == [row["train_loss"] for row in rows]
+
+
+@pytest.mark.skipif("mlflow" not in LOGS, reason="MLflow is not installed: pip install mlflow-skinny")
+def test_mlflow_finds_the_run_in_its_own_store(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient
+
+    client = MlflowClient((finished / "mlruns").as_uri())
+    (made,) = client.search_runs([client.get_experiment_by_name("leantrain").experiment_id])
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    logged = client.get_metric_history(made.info.run_id, "test_accuracy")
+    assert [(one.step, one.value) for one in logged] == [(row["epoch"], row["test_accuracy"]) for row in rows]
+    assert made.data.params["method"] == "random-backprop[keep=0.75]"
+    assert made.info.run_name == finished.name
+
+
+def test_a_logger_that_is_not_known_is_refused_and_an_older_setting_is_understood(tmp_path: Path) -> None:
+    with pytest.raises(LeanError, match=r"--log is 'mlfow', but must be of tensorboard, csv, mlflow\. Did you mean"):
+        call("train", *SMALL, "--log", "csv,mlfow", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert from_mapping({"tensorboard": True}, "config.yaml") == {"log": "tensorboard"}
 
 
 def test_tensorboard_logs_when_asked(finished: Path) -> None:

@@ -13,13 +13,8 @@ from torch.utils.data import TensorDataset
 import leantrain
 
 EPOCHS, BATCH, LR = 5, 8, 0.1
-METHODS = (
-    "infobatch[prune=0.9]",
-    "mixtrain-cutmix[select=all]",
-    "selective-backprop",
-    "infobatch + progressive-resizing",
-)
-"""Epochs that get shorter, composites, candidates that are looked at, a chain."""
+METHODS = ("infobatch[prune=0.9]", "mixtrain-cutmix[select=all]", "selective-backprop")
+"""Epochs that get shorter, composites, candidates that are looked at."""
 
 
 def images(n: int = 90) -> TensorDataset:

@@ -118,8 +118,14 @@ def test_a_step_that_does_without_the_method_is_refused_and_can_be_replaced() ->
     assert fit.callback_metrics["train_loss"].isfinite()
 
 
-@pytest.mark.parametrize("method", [METHODS[0], METHODS[2]])
-@pytest.mark.parametrize("when", [{"every_n_train_steps": 17}, {"every_n_epochs": 2}], ids=["mid-epoch", "epoch"])
+@pytest.mark.parametrize(
+    ("method", "when"),
+    [
+        (METHODS[0], {"every_n_train_steps": 17}),
+        (METHODS[0], {"every_n_epochs": 2}),
+        (METHODS[2], {"every_n_train_steps": 17}),
+    ],
+)
 def test_a_checkpoint_holds_the_ledger_and_a_fit_goes_on_from_it(
     method: str, when: dict[str, int], tmp_path: Path
 ) -> None:

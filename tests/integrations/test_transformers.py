@@ -70,7 +70,7 @@ def linear(optimizer: Any) -> LambdaLR:
     return LambdaLR(optimizer, lambda step: 1 - step / plain_steps())
 
 
-@pytest.mark.parametrize("method", METHODS[:3])
+@pytest.mark.parametrize("method", METHODS)
 def test_losses_rates_ledger_and_steps_are_those_of_a_plain_loop(method: str, tmp_path: Path) -> None:
     ours = trainer(tmp_path, method)
     ours.train()

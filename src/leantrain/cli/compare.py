@@ -18,7 +18,7 @@ from leantrain.run.lock import locked
 if TYPE_CHECKING:
     from leantrain.compare.folder import ComparisonFolder
 
-NOT_IN_COMPARE = ("method", "budget", "tensorboard")
+NOT_IN_COMPARE = ("method", "budget", "log")
 
 
 @click.command("compare", cls=SettingsCommand)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leantrain.data import ImageSet
     from leantrain.scoring.scores import Scores
 
-NOT_IN_SCORE = ("method", "budget", "epochs", "eval_every", "checkpoint_every", "history", "tensorboard", "out")
+NOT_IN_SCORE = ("method", "budget", "epochs", "eval_every", "checkpoint_every", "history", "log", "out")
 FEW_STEPS = 100  # BatchNorm's running statistics alone take some fifty to forget where they started
 
 

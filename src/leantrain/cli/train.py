@@ -61,6 +61,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     import torch
 
     from leantrain.methods import chain
+    from leantrain.run import loggers
     from leantrain.run.display import make_display, result_table
     from leantrain.run.loop import Run
     from leantrain.run.setup import check_files, load_images, resolve
@@ -68,8 +69,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
 
     if sheet is not None:
         _check_sheet(sheet)
-    if config.tensorboard:
-        _need_tensorboard()
+    loggers.parse(config.log)
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
@@ -185,10 +185,3 @@ def _check_sheet(file: Path) -> None:
         raise LeanError(f"--show-augmentation is '{file}', but the sheet is a PNG; give a name that ends in .png.")
     if not file.absolute().parent.is_dir():
         raise LeanError(f"--show-augmentation is '{file}', but there is no such folder; make it first.")
-
-
-def _need_tensorboard() -> None:
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        raise LeanError("--tensorboard needs the tensorboard package: pip install 'leantrain[tensorboard]'.") from None

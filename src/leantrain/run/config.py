@@ -133,7 +133,9 @@ class TrainConfig:
         "Output", None, "steps between checkpoints (default: at the end of every epoch)", low=1, operational=True
     )
     history: bool = _flag("Output", True, "keep every example's loss of every epoch in OUT/history", operational=True)
-    tensorboard: bool = _flag("Output", False, "also write TensorBoard logs to OUT/tensorboard", operational=True)
+    log: str = _flag(
+        "Output", "", "also log epochs for tensorboard, csv or mlflow, or several: tensorboard,mlflow", operational=True
+    )
     out: str | None = _flag(
         "Output", None, "folder for results and checkpoints (default: runs/DATA-MODEL-METHOD-SEED)", operational=True
     )
@@ -154,9 +156,12 @@ OPERATIONAL = frozenset(name for name, field in FIELDS.items() if field.metadata
 def from_mapping(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings from YAML or flags as the types of the dataclass; unknown names are refused with the nearest match."""
     hints = typing.get_type_hints(TrainConfig)
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, value in values.items():
         key = str(name).replace("-", "_")
+        if key == "tensorboard" and isinstance(value, bool):  # as runs have it that were made before there was `log`
+            settings["log"] = "tensorboard" if value else ""
+            continue
         if key not in FIELDS:
             raise LeanError(f"{where} has no setting '{shortened(str(name))}'.{nearest(key[:100], FIELDS)}")
         if value is None and FIELDS[key].default is not None:

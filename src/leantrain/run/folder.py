@@ -61,7 +61,6 @@ class RunFolder:
         earlier_checkpoint_file: the checkpoint before that one, to go back to where the last is damaged.
         weights_file: the trained model; only of a finished run.
         result_file: the outcome; only of a finished run.
-        tensorboard: logs for TensorBoard.
         inspect: what `leantrain inspect` draws.
     """
 
@@ -74,7 +73,6 @@ class RunFolder:
         self.earlier_checkpoint_file = path / "checkpoint-before.pt"
         self.weights_file = path / "model.safetensors"
         self.result_file = path / "result.json"
-        self.tensorboard = path / "tensorboard"
         self.inspect = path / "inspect"
 
     def __str__(self) -> str:

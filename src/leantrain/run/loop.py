@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import time
@@ -20,7 +21,7 @@ from leantrain.errors import LeanError, LeanWarning, shortened
 from leantrain.lean import Lean
 from leantrain.methods import NeedsScores, ScoreRequest, chain
 from leantrain.rng import derive
-from leantrain.run import machine, tensorboard
+from leantrain.run import loggers, machine
 from leantrain.run.config import FIELDS, OPERATIONAL, TrainConfig
 from leantrain.run.display import Display, Notes, Quiet
 from leantrain.run.evaluate import Evaluation, evaluate
@@ -281,8 +282,9 @@ class Run:
             self.folder.add_row(row)
             if self.config.history:
                 self.folder.write_epoch(lean.ledger, lean.epoch)
-            if self.config.tensorboard:
-                tensorboard.log_epoch(self.folder.tensorboard, row)
+            loggers.log_epoch(
+                loggers.parse(self.config.log), self.folder.path, self.rows, dataclasses.asdict(self.config)
+            )
             self.save_checkpoint()
         self.display.row(row)
         if "note" in row:
