@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from leantrain.methods import SGD as SGD
     from leantrain.methods import AutoAssist as AutoAssist
     from leantrain.methods import Chain as Chain
+    from leantrain.methods import CutMix as CutMix
     from leantrain.methods import DietRandom as DietRandom
     from leantrain.methods import DietSB as DietSB
+    from leantrain.methods import EarlyTermination as EarlyTermination
     from leantrain.methods import GraNd as GraNd
     from leantrain.methods import InfoBatch as InfoBatch
     from leantrain.methods import InputScaling as InputScaling
     from leantrain.methods import Method as Method
     from leantrain.methods import MinibatchSkip as MinibatchSkip
     from leantrain.methods import MixTrain as MixTrain
+    from leantrain.methods import MixUp as MixUp
     from leantrain.methods import Moment as Moment
     from leantrain.methods import OracleSkip as OracleSkip
     from leantrain.methods import Plain as Plain
@@ -58,10 +61,12 @@ _HOMES = {
     "AutoAssist": "methods",
     "Batch": "batch",
     "Chain": "methods",
+    "CutMix": "methods",
     "DietRandom": "methods",
     "DietSB": "methods",
     "Draft": "draft",
     "EL2N": "methods",
+    "EarlyTermination": "methods",
     "Form": "forms",
     "FormKind": "forms",
     "GraNd": "methods",
@@ -73,6 +78,7 @@ _HOMES = {
     "Method": "methods",
     "MinibatchSkip": "methods",
     "MixTrain": "methods",
+    "MixUp": "methods",
     "Moment": "methods",
     "OracleSkip": "methods",
     "Plain": "methods",

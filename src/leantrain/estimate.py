@@ -33,6 +33,8 @@ def expected_cost(
         zeros = torch.zeros(small)
         states[place], _ = one.use_scores(states[place], views[place], zeros, zeros.long(), none)
     for number in range(moments):
+        if number / moments >= whole.end - 1e-9:
+            break
         moment = Moment(number, number / moments, moments, batch_size, side)
         rng = generator(0, "expected", number)
         draft, states = whole.draft_all(states, ledger, moment, rng)

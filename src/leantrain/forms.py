@@ -29,10 +29,12 @@ class Answer(NamedTuple):
     Attributes:
         logits: (examples, classes).
         shares: each example's share in its input's loss; None where every input shows one example.
+        partners: where an input has a second label, the row of the example it is of; the rest of the share is its.
     """
 
     logits: Tensor
     shares: Tensor | None = None
+    partners: Tensor | None = None
 
 
 Ask = Callable[[Any], Answer]
@@ -87,6 +89,8 @@ class FormKind(ABC):
     name: ClassVar[str]
     order: ClassVar[int] = 0
     """When it is applied to a batch: lower ones first. Composites are mixed at 10."""
+    mixes: ClassVar[bool] = False
+    """Whether an input shows several examples, so that it says nothing clear about any one of them."""
 
     def __init__(self, attached: Attached) -> None:
         self.attached = attached
@@ -162,7 +166,7 @@ class Form(NamedTuple):
 
     def alone(self) -> Form:
         """The same for a single example: without the kinds that put several into one input."""
-        return Form(tuple(part for part in self.parts if FORMS[part[0]].constituents(part[1]) == 1))
+        return Form(tuple(part for part in self.parts if not FORMS[part[0]].mixes))
 
     @staticmethod
     def _sorted(values: dict[str, float]) -> Form:

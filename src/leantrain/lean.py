@@ -181,6 +181,7 @@ class Lean:
         self._done_examples = 0
         self._done_steps = 0
         self._span = (0.0, 0.0)  # progress at the start and at the end of the epoch
+        self._ended = False  # by a method that waited for an accuracy
         self._resumed = False
         self._planned_for = 0  # the batch size that the plan was made for
         self._reported: tuple[int, dict[str, Any]] | None = None  # the last epoch reported, and its report
@@ -318,7 +319,7 @@ class Lean:
             return 0.0
         start, end = self._span
         if self._spends:  # what the epoch will cost is not known, but what was spent is
-            return 1.0 if self.finished else min(1.0, self._spent_share)
+            return 1.0 if self.finished and not self._ended_early else min(1.0, self._spent_share)
         done = self._done_cost / self._plan.cost
         if self._plan.thinning is not None:  # how many of its candidates had their turn is known too
             waits = 0.5 if self._done >= len(self._plan) and self._leftover is not None else 0.0
@@ -327,10 +328,23 @@ class Lean:
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done, or the budget is spent."""
+        """Whether all epochs are done, or the budget is spent, or a method has ended the run before."""
         if self._spends:
-            return self.epoch_done and (self._is_spent or self._done_cost == 0)
-        return self._span[1] >= 1.0 and self.epoch_done
+            done = self._is_spent or self._done_cost == 0
+        else:
+            done = self._span[1] >= 1.0
+        return self.epoch_done and (done or self._ended_early)
+
+    @property
+    def _ended_early(self) -> bool:
+        """Whether a method ends the run with this epoch, before its schedule does."""
+        reached = self._spent_share if self._spends else self._span[1]
+        return self._ended or reached >= self._chain.end - 1e-9 and self._chain.end < 1.0
+
+    def validated(self, accuracy: float) -> None:
+        """Tell the method the accuracy on held-out data after an epoch; one that waited for it ends the run."""
+        wanted = self._chain.wanted_accuracy
+        self._ended = self._ended or (wanted is not None and accuracy >= wanted)
 
     @property
     def _spends(self) -> bool:
@@ -580,7 +594,7 @@ class Lean:
         if batch.index.device != (device := self._device(self.model)):
             batch = batch.to(device)
         targets = batch.targets
-        logits, shares = self._presenter.answer(batch)
+        logits, shares, partners = self._presenter.answer(batch)
         if not batch.padding:
             clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
             self._last = Last(logits.detach(), targets, clean, batch.index)
@@ -591,10 +605,10 @@ class Lean:
                 with self.clock.measure("learning", targets.device):
                     seen = Seen(batch.inputs, targets, clean, logits.shape[1])
                     self._update(place, method.learn(self._states[place], seen))
-        losses = self._criterion(logits, targets)
-        for weight in (shares, batch.weight):
-            if weight is not None:
-                losses = losses * weight
+        losses = self._weighted(logits, targets, shares, batch.weight)
+        if partners is not None and shares is not None:  # the second label's part, with its own example's weight
+            weight = None if batch.weight is None else batch.weight[partners]
+            losses = losses + self._weighted(logits, targets[partners], 1.0 - shares, weight)
         return losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
 
     @property
@@ -610,6 +624,14 @@ class Lean:
     def _learners(self) -> list[tuple[int, Learns]]:
         """The methods that learn from this epoch: all that learn, until they are done with the run."""
         return [(place, one) for place, one in self._chain.learners if self._span[0] < self._chain.methods[place].until]
+
+    def _weighted(self, logits: Tensor, targets: Tensor, *weights: Tensor | None) -> Tensor:
+        """The losses to minimise, times every weight that is given."""
+        losses = self._criterion(logits, targets)
+        for weight in weights:
+            if weight is not None:
+                losses = losses * weight
+        return losses
 
     def _criterion(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.criterion is None:
@@ -666,6 +688,7 @@ class Lean:
             "done_steps": self._done_steps,
             "leftover": None if self._leftover is None else self._leftover.state_dict(),
             "span": list(self._span),
+            "ended": self._ended,
             "cost": self.cost,
             "examples": self.examples,
             "planned_for": self._planned_for,
@@ -687,6 +710,7 @@ class Lean:
         self._leftover = None if state["leftover"] is None else Batch.from_state_dict(state["leftover"])
         self._ahead, self._unpaid = {}, Unpaid.waiting(self._leftover)
         self._span = (state["span"][0], state["span"][1])
+        self._ended = state.get("ended", False)
         self.cost, self.examples = state["cost"], state["examples"]
         self._planned_for = state["planned_for"]
         self._reported = None if state["reported"] is None else (state["reported"][0], state["reported"][1])

@@ -49,8 +49,9 @@ class Mixer(ABC):
     """How constituents become a composite.
 
     Attributes:
-        ratio: the first constituent's share; "equal", "beta" (uniformly random) or "adaptive" (by recorded loss)
-            where it is not a number.
+        ratio: the first constituent's share; "equal", "beta" (random) or "adaptive" (by recorded loss) where it is not
+            a number.
+        alpha: of the distribution Beta(alpha, alpha) of two shares that are random; 1 is uniform.
         split: whether the model is to answer once per constituent, by split propagation.
         statistics: whether composites count in BatchNorm's running statistics, with which the model is evaluated.
     """
@@ -58,6 +59,7 @@ class Mixer(ABC):
     ratio: float | str = "equal"
     split: bool = False
     statistics: bool = True
+    alpha: float = 1.0
 
     def check(self, inputs: Any) -> None:
         """Refuse inputs that cannot be mixed."""
@@ -87,6 +89,9 @@ class Mixer(ABC):
             return equal
         if self.ratio == "adaptive":
             return adaptive_shares(losses)
+        if self.ratio == "beta" and self.alpha != 1.0:
+            first = symmetric_beta(draws[:, -1], self.alpha)
+            return torch.stack([first, 1.0 - first])
         if self.ratio == "beta":  # Beta(1, 1) for two, the flat Dirichlet for more
             exponential = -torch.log1p(-draws[:, -constituents:].T)
             return exponential / exponential.sum(0)
@@ -140,6 +145,7 @@ class Composite(FormKind):
 
     name = "composite"
     order = 10
+    mixes = True
 
     def __init__(self, attached: Attached) -> None:
         super().__init__(attached)
@@ -200,6 +206,25 @@ def adaptive_shares(losses: Tensor) -> Tensor:
     shares = torch.where(usable, losses / torch.where(usable, total, 1.0), 1.0 / constituents)
     shares = shares.clamp(min=SMALLEST_SHARE)
     return shares / shares.sum(0)
+
+
+def symmetric_beta(draws: Tensor, alpha: float, points: int = 1025) -> Tensor:
+    """Uniform numbers in [0, 1) as numbers of the distribution Beta(alpha, alpha), by its inverse.
+
+    With x = ½ t^(1/alpha) the density of the lower half has no pole in t, so that a table of it is exact enough; the
+    upper half mirrors it.
+    """
+    t = torch.linspace(0.0, 1.0, points, dtype=torch.float64)
+    half = t ** (1.0 / alpha) / 2
+    density = (1.0 - half) ** (alpha - 1.0)
+    below = torch.cat([t.new_zeros(1), torch.cumulative_trapezoid(density, t)])
+    below = (below / below[-1] / 2).to(draws.device, torch.float32)
+    upper = draws > 0.5
+    wanted = torch.where(upper, 1.0 - draws, draws)
+    place = torch.searchsorted(below, wanted).clamp(1, points - 1)
+    part = (wanted - below[place - 1]) / (below[place] - below[place - 1])
+    x = ((place - 1 + part) / (points - 1)).clamp(0.0, 1.0) ** (1.0 / alpha) / 2
+    return torch.where(upper, 1.0 - x, x)
 
 
 def mixup(inputs: Tensor, shares: Tensor) -> Tensor:

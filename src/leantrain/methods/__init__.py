@@ -6,6 +6,7 @@ from __future__ import annotations
 # isort: off
 from leantrain.methods.base import (
     METHODS,
+    Ends,
     Learns,
     Method,
     Mixes,
@@ -26,6 +27,7 @@ from leantrain.methods.base import (
 from leantrain.methods.plain import SGD, Plain
 from leantrain.methods.lean import LeanMethod
 from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
+from leantrain.methods.augmentation import CutMix, MixUp
 from leantrain.methods.resizing import InputScaling, ProgressiveResizing
 from leantrain.methods.token_dropping import TokenDropping
 from leantrain.methods.random_backprop import RandomBackprop
@@ -38,6 +40,7 @@ from leantrain.methods.grand import GraNd
 from leantrain.methods.pruning import Prune, Pruning
 from leantrain.methods.diet import DietRandom, DietSB
 from leantrain.methods.minibatch_skip import MinibatchSkip
+from leantrain.methods.early_termination import EarlyTermination
 from leantrain.methods.oracle_skip import OracleSkip
 from leantrain.methods.chain import Chain, Preset, as_method, chain, choose_method, parse_method, parts_of, preset
 
@@ -50,8 +53,11 @@ __all__ = [
     "SGD",
     "AutoAssist",
     "Chain",
+    "CutMix",
     "DietRandom",
     "DietSB",
+    "EarlyTermination",
+    "Ends",
     "GraNd",
     "InfoBatch",
     "InputScaling",
@@ -62,6 +68,7 @@ __all__ = [
     "MixTrain",
     "MixTrainCutMix",
     "MixTrainMixUp",
+    "MixUp",
     "Mixes",
     "Moment",
     "NeedsLosses",

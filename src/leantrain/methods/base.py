@@ -241,6 +241,19 @@ class Mixes(Protocol):
 
 
 @runtime_checkable
+class Ends(Protocol):
+    """Ends the run before its schedule does."""
+
+    @property
+    def end(self) -> float:
+        """The share of the run after which it ends."""
+
+    @property
+    def wanted_accuracy(self) -> float | None:
+        """The accuracy on held-out data with which it ends, if it waits for one; see `Lean.validated`."""
+
+
+@runtime_checkable
 class Thins(Protocol):
     """Decides inside the epoch which candidates of its draft are trained on."""
 

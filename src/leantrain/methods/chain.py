@@ -19,6 +19,7 @@ from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods.base import (
     METHODS,
+    Ends,
     Learns,
     Method,
     Mixes,
@@ -199,6 +200,17 @@ class Chain(Method):
     def default_budget(self) -> float | None:  # type: ignore[override]
         """The smallest budget that a method of it asks for where none is named."""
         return min((one.default_budget for one in self.methods if one.default_budget is not None), default=None)
+
+    @property
+    def end(self) -> float:
+        """The share of the run after which it ends, where a method ends it before its schedule does."""
+        return min((method.end for _, method in self.having(Ends)), default=1.0)
+
+    @property
+    def wanted_accuracy(self) -> float | None:
+        """The accuracy on held-out data that ends the run, where a method waits for one."""
+        wanted = [method.wanted_accuracy for _, method in self.having(Ends)]
+        return min((accuracy for accuracy in wanted if accuracy is not None), default=None)
 
     @property
     def learners(self) -> list[tuple[int, Learns]]:

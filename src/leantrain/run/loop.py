@@ -94,6 +94,11 @@ class Run:
                 prepare=self.augment,
                 example=self._example_inputs(),
             )
+        if chain(self.lean.method).wanted_accuracy is not None and images.evaluated_on != "validation":
+            raise LeanError(
+                f"{self.lean.method} waits for an accuracy on held-out data, and nothing is held out; give "
+                "--validation 0.1, or end at a share of the run."
+            )
         self._loader = self.lean.loader(config.batch_size, **self._loader_options())
         self._never_finite = not_finite_in(self.module)  # a mask of -inf is as it should be
         self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
@@ -262,6 +267,8 @@ class Run:
         if self.evaluation is not None and not math.isfinite(self.evaluation.loss):
             raise self._not_finite(self.steps, "test loss")
         evaluated = self.evaluation if due else None
+        if evaluated is not None and self.images.evaluated_on == "validation":
+            lean.validated(evaluated.accuracy)
         row = {
             "epoch": lean.epoch,
             "progress": lean.progress,
