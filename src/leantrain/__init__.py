@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leantrain.methods import DietRandom as DietRandom
     from leantrain.methods import DietSB as DietSB
     from leantrain.methods import EarlyTermination as EarlyTermination
+    from leantrain.methods import FixRes as FixRes
     from leantrain.methods import GraNd as GraNd
     from leantrain.methods import InfoBatch as InfoBatch
     from leantrain.methods import InputScaling as InputScaling
@@ -67,6 +68,7 @@ _HOMES = {
     "Draft": "draft",
     "EL2N": "methods",
     "EarlyTermination": "methods",
+    "FixRes": "methods",
     "Form": "forms",
     "FormKind": "forms",
     "GraNd": "methods",

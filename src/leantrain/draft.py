@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from leantrain.cost import training_cost
 from leantrain.errors import LeanError
 from leantrain.forms import FORMS
-from leantrain.plan import Groups, Plan, Thinning, make_plan
+from leantrain.plan import Groups, Plan, Thinning, count_batches, make_plan
 
 
 class Stage(NamedTuple):
@@ -75,7 +74,7 @@ class Draft:
     def count_batches(self, batch_size: int) -> int:
         """How many batches it is cut into."""
         sizes = [(self._inputs(group), group.batch_size or batch_size) for group in self.groups]
-        return sum(math.ceil(inputs / size) for inputs, size in sizes)
+        return sum(count_batches(inputs, size) for inputs, size in sizes)
 
     def take(self, places: Tensor) -> Draft:
         """These examples only, given by their places in `index`, in this order within each group."""
@@ -128,6 +127,18 @@ class Draft:
     def thin(self, thinning: Thinning) -> Draft:
         """All of it as candidates, thinned inside the epoch."""
         return dataclasses.replace(self, thinning=thinning)
+
+    def smaller_batches(self, share: float, batch_size: int) -> Draft:
+        """Its batches with that share of the inputs, so that fewer examples make as many steps; never one by one.
+
+        Args:
+            batch_size: the run's.
+        """
+        sizes = [group.batch_size or batch_size for group in self.groups]
+        pairs = zip(self.groups, sizes, strict=True)
+        return self._with(
+            [dataclasses.replace(group, batch_size=max(share * size, min(2, size))) for group, size in pairs]
+        )
 
     def skip_batches(self, share: float) -> Draft:
         """A random share of its batches left out."""

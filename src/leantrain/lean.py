@@ -339,7 +339,7 @@ class Lean:
     def _ended_early(self) -> bool:
         """Whether a method ends the run with this epoch, before its schedule does."""
         reached = self._spent_share if self._spends else self._span[1]
-        return self._ended or reached >= self._chain.end - 1e-9 and self._chain.end < 1.0
+        return self._ended or (reached >= self._chain.end - 1e-9 and self._chain.end < 1.0)
 
     def validated(self, accuracy: float) -> None:
         """Tell the method the accuracy on held-out data after an epoch; one that waited for it ends the run."""
@@ -480,11 +480,12 @@ class Lean:
         return batch if self._prepare is None else self._prepare(batch)
 
     def thinned(self, candidates: Iterator[Batch], batch_size: int) -> Iterator[Batch]:
-        """Full batches of what the method keeps of these candidates."""
+        """Batches of what the method keeps of these candidates."""
         self._ahead = {}
+        refill = self.plan.thinning is None or self.plan.thinning.refill
         waiting = None if self._leftover is None else self._leftover.to(self._device(self.model))
         self._unpaid = Unpaid.waiting(self._leftover)
-        unpaid = yield from gather(self._affordable(candidates), self._keep, batch_size, waiting)
+        unpaid = yield from gather(self._affordable(candidates), self._keep, batch_size, waiting, refill)
         if unpaid is not None:  # nothing was kept after the last batch, if there was one
             spent, changed = unpaid
             self._done, self._leftover = len(self.plan), None

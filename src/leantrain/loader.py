@@ -248,7 +248,8 @@ class PlannedLoader:
 
     @staticmethod
     def _expected(plan: Plan, batches: int) -> int:
-        return batches if plan.thinning is None else max(1, round(batches * plan.thinning.keep))
+        thinning = plan.thinning
+        return max(1, round(batches * thinning.keep)) if thinning is not None and thinning.refill else batches
 
 
 class Indices(Sampler[int]):

@@ -25,10 +25,12 @@ class Thinning(NamedTuple):
     Attributes:
         keep: the share of them that is expected to be kept; what is really kept shows in the run's cost.
         scored: whether the model looks at every candidate first, which costs a forward pass.
+        refill: whether full batches are gathered from what is kept; else what is kept of a batch trains by itself.
     """
 
     keep: float
     scored: bool
+    refill: bool = True
 
     @property
     def cost(self) -> float:
@@ -195,7 +197,7 @@ class Groups:
     index: Tensor
     form: Form = WHOLE
     weight: Tensor | None = None
-    batch_size: int | None = None  # inputs per batch, where it differs from the run's
+    batch_size: float | None = None  # inputs per batch on average, where it differs from the run's
 
     def take(self, places: Tensor) -> Groups:
         """The examples at these places of single examples, in the shape of the places."""
@@ -243,9 +245,14 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
     return Plan(epoch, order, offsets, kinds, tuple(g.form for g in groups), weight)
 
 
-def _near_equal(inputs: int, batch_size: int) -> Tensor:
+def count_batches(inputs: int, batch_size: float) -> int:
+    """How many batches that many inputs make."""
+    return max(1, math.ceil(inputs / batch_size - 1e-9)) if inputs else 0
+
+
+def _near_equal(inputs: int, batch_size: float) -> Tensor:
     """⌈inputs / batch_size⌉ sizes that add up to `inputs` and differ by one at most."""
-    batches = math.ceil(inputs / batch_size)
+    batches = count_batches(inputs, batch_size)
     sizes = torch.full((batches,), inputs // batches, dtype=torch.int64)
     sizes[: inputs % batches] += 1
     return sizes

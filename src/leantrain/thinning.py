@@ -1,4 +1,4 @@
-"""Thinning: full batches gathered from what a method keeps of an epoch's candidates."""
+"""Thinning: batches made of what a method keeps of an epoch's candidates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Keep = Callable[[Batch], tuple[Batch, float, dict[str, Any]]]
 
 
 def gather(
-    candidates: Iterator[Batch], keep: Keep, batch_size: int, waiting: Batch | None
+    candidates: Iterator[Batch], keep: Keep, batch_size: int, waiting: Batch | None, refill: bool = True
 ) -> Generator[Batch, None, tuple[float, dict[str, Any]] | None]:
     """Batches of `batch_size` kept examples, in the order in which they were kept.
 
@@ -28,6 +28,8 @@ def gather(
         keep: chooses among them.
         batch_size: how many examples to train on at once.
         waiting: kept before a resume and not yet trained.
+        refill: False trains on what is kept of every batch by itself, as many steps as there are batches; a single one
+            waits for the next batch.
 
     Returns:
         Where nothing was kept after the last batch: what looking cost since, and what of the state changed.
@@ -57,8 +59,10 @@ def gather(
         spent += cost
         state.update(changed)
         waiting = dataclasses.replace(waiting.joined(kept) if waiting else kept, position=candidate.position)
-        if len(waiting) >= batch_size + batch_size // 2:
+        if refill and len(waiting) >= batch_size + batch_size // 2:
             yield cut(batch_size)
+        elif not refill and len(waiting) >= min(2, batch_size):
+            yield cut(len(waiting))
     if waiting:
         yield from rest()
         return None

@@ -52,7 +52,7 @@ def test_cutmix_pastes_one_rectangle_and_weighs_both_labels_by_area() -> None:
         for target, part in ((batch.targets[row], share), (batch.targets[partner], 1 - share)):
             expected += float(part * F.cross_entropy(answer, target, label_smoothing=0.1))
     assert alone < 16
-    assert float(loss) == pytest.approx(expected / 32, rel=1e-5)
+    assert loss.item() == pytest.approx(expected / 32, rel=1e-5)
     clean = F.cross_entropy(model.answer, batch.targets, reduction="none")  # own label, unsmoothed, unweighted
     assert torch.allclose(lean.ledger["loss"][batch.index], clean)
     assert lean.cost == 32 and lean.examples == 32
@@ -68,7 +68,7 @@ def test_mixup_averages_and_the_loss_is_that_of_soft_labels() -> None:
     assert ((share >= -1e-4) & (share <= 1 + 1e-4)).all() and share.std() > 0.2
     hard = F.one_hot(batch.targets, 5).float()
     soft = share.unsqueeze(1) * hard + (1 - share.unsqueeze(1)) * hard[partners]
-    assert float(loss) == pytest.approx(float(F.cross_entropy(model.answer, soft, label_smoothing=0.1)), rel=1e-3)
+    assert loss.item() == pytest.approx(F.cross_entropy(model.answer, soft, label_smoothing=0.1).item(), rel=1e-3)
 
 
 def test_a_chance_leaves_the_others_as_they_are_and_epochs_differ() -> None:
@@ -107,6 +107,8 @@ def test_shares_follow_the_beta_distribution(alpha: float) -> None:
 
 
 def test_an_example_that_is_only_looked_at_is_shown_alone() -> None:
-    lean = leantrain.attach(Watched(), TensorDataset(torch.randn(32, 1, 8, 8), torch.arange(32) % 5), "cutmix", epochs=2)
+    lean = leantrain.attach(
+        Watched(), TensorDataset(torch.randn(32, 1, 8, 8), torch.arange(32) % 5), "cutmix", epochs=2
+    )
     list(lean.loader(8))
     assert lean.plan.forms[0].parts and not lean.plan.forms[0].alone().parts

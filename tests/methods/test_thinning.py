@@ -391,3 +391,40 @@ def test_accumulation_pays_once_and_keeps_what_waits() -> None:
     assert parts.finished
     assert parts.examples == pytest.approx(whole.examples, abs=8)  # BatchNorm sees parts, so losses differ a little
     assert parts.cost == pytest.approx(200 / 3 + parts.examples)
+
+
+# -- per batch ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("keep", "batch_size"), [(0.5, 32), (0.3, 8), (0.26, 32)])
+def test_random_backprop_per_batch_makes_as_many_steps_of_fewer_examples(keep: float, batch_size: int) -> None:
+    moment = Moment(1, 0.1, 10, batch_size)
+    plain, refilled, kept = (
+        Planner(method, Ledger(1000)).plan(moment, generator(0))
+        for method in ("plain", f"random-backprop[keep={keep}]", f"random-backprop[keep={keep},per_batch=true]")
+    )
+    assert len(kept) == len(plain) > len(refilled)
+    assert kept.examples == refilled.examples == round(1000 * keep)
+    sizes = kept.offsets.diff()
+    assert int(sizes.max() - sizes.min()) <= 1
+
+
+def test_selective_backprop_per_batch_trains_on_what_is_kept_of_each_batch() -> None:
+    lean = leantrain.attach(model_of(), digits(), "selective-backprop[per_batch=true]", epochs=3)
+    asked: list[int] = []
+    lean.model.register_forward_hook(lambda module, given, out: asked.append(0 if module.training else len(given[0])))
+    assert len(lean.loader(32)) == 7
+    batches = train(lean, 3)
+    assert len(batches) == 21  # a step for every batch that was looked at
+    assert [count > 0 for count in asked] == [True, False] * 21
+    assert all(batch.index.unique().numel() == len(batch) for batch in batches)
+    assert lean.cost == pytest.approx(3 * 200 / 3 + lean.examples)
+    assert 0.3 < lean.examples / 600 < 0.7
+
+
+def test_a_single_kept_example_waits_for_the_next_batch() -> None:
+    parts = candidates([4, 4, 4])
+    counts = iter([1, 3, 1])
+    made = list(gather(iter(parts), lambda b: (b.take(torch.arange(next(counts))), 1.0, {}), 4, None, refill=False))
+    assert [batch.index.tolist() for batch in made] == [[0, 4, 5, 6], [8]]
+    assert [batch.cost for batch in made] == [2.0 + 4.0, 1.0 + 1.0]

@@ -32,13 +32,13 @@ class StopAfter(Quiet):
             self.run.stop(signal.SIGTERM)
 
 
-def make_run(out: Path, method: str, display: Quiet | None = None) -> Run:
+def make_run(out: Path, method: str, display: Quiet | None = None, examples: int = 200) -> Run:
     tokens = "token-dropping" in method
     config = TrainConfig(
         method=method,
         model="test_vit" if tokens else None,
         width=None if tokens else 4,
-        train_limit=200,
+        train_limit=examples,
         batch_size=32,
         epochs=4,
         precision="fp32",
@@ -57,6 +57,7 @@ CHAINS = [
     "random-backprop[keep=0.8] + selective-backprop + input-scaling",
     "selective-backprop + lean",
     "mixtrain-cutmix + lean",
+    "selective-backprop[per_batch=true]",
 ]
 
 
@@ -67,17 +68,17 @@ def names() -> list[str]:
 
 @pytest.mark.parametrize("method", [*names(), *CHAINS])
 def test_a_cut_run_goes_on_bit_for_bit(method: str, tmp_path: Path) -> None:
-    whole = make_run(tmp_path / "whole", method)
+    whole = make_run(tmp_path / "whole", method, examples=120)
     whole.write_config()
     whole.train()
     for cut_at in (2, whole.steps - 1):
         out = tmp_path / f"cut{cut_at}"
         display = StopAfter(cut_at)
-        display.run = make_run(out, method, display)
+        display.run = make_run(out, method, display, examples=120)
         display.run.write_config()
         with pytest.raises(Interrupted):
             display.run.train()
-        resumed = make_run(out, method)
+        resumed = make_run(out, method, examples=120)
         assert resumed.load_checkpoint()
         assert resumed.steps == cut_at
         resumed.train()

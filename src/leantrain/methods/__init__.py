@@ -29,6 +29,7 @@ from leantrain.methods.lean import LeanMethod
 from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
 from leantrain.methods.augmentation import CutMix, MixUp
 from leantrain.methods.resizing import InputScaling, ProgressiveResizing
+from leantrain.methods.fixres import FixRes
 from leantrain.methods.token_dropping import TokenDropping
 from leantrain.methods.random_backprop import RandomBackprop
 from leantrain.methods.rs2 import RS2
@@ -58,6 +59,7 @@ __all__ = [
     "DietSB",
     "EarlyTermination",
     "Ends",
+    "FixRes",
     "GraNd",
     "InfoBatch",
     "InputScaling",

@@ -25,7 +25,10 @@ class EarlyTermination(Method):
     name: ClassVar[str] = "early-termination"
     after_mixing: ClassVar[bool] = True
     at: float | None = option(
-        None, f"share of the run after which it ends; {SHARE} if neither this nor accuracy is given", above=0.0, high=1.0
+        None,
+        f"share of the run after which it ends; {SHARE} if there is no accuracy either",
+        above=0.0,
+        high=1.0,
     )
     accuracy: float | None = option(None, "end when held-out data reach it; needs --validation", above=0.0, high=1.0)
 

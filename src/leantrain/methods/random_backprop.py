@@ -20,6 +20,10 @@ class RandomBackprop(Method):
 
     name: ClassVar[str] = "random-backprop"
     keep: float = option(0.5, "share of the examples trained on each epoch", above=0.0, high=1.0)
+    per_batch: bool = option(
+        False,
+        "keep that share of every mini-batch, so that steps stay as many (the poster); else refill batches",
+    )
 
     @property
     def expected_share(self) -> float:
@@ -29,4 +33,5 @@ class RandomBackprop(Method):
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
         kept = max(1, round(self.keep * len(draft)))
-        return draft.take(torch.randperm(len(draft), generator=rng, dtype=torch.int32)[:kept]), state
+        drawn = draft.take(torch.randperm(len(draft), generator=rng, dtype=torch.int32)[:kept])
+        return drawn.smaller_batches(self.keep, moment.batch_size) if self.per_batch else drawn, state

@@ -29,6 +29,10 @@ class SelectiveBackprop(Method):
     beta: float | None = option(None, "selectivity, instead of keep: keep is 1 / (1 + beta)", low=0)
     history: int = option(1024, "recent losses that make the distribution", low=1)
     stale: int = option(0, "epochs that re-use the losses of the one before them, saving the forward passes", low=0)
+    per_batch: bool = option(
+        False,
+        "train on what is kept of every mini-batch, so that steps stay as many (the poster); else refill batches",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +75,7 @@ class SelectiveBackprop(Method):
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
         if moment.epoch % (1 + self.stale) == 0:
-            return draft.thin(Thinning(self.kept, scored=True)), state
+            return draft.thin(Thinning(self.kept, scored=True, refill=not self.per_batch)), state
         # All losses are known from the epoch before, so the choice is made here, and nothing is forwarded for it.
         losses = ledger["loss"].cpu()[draft.index]
         known = losses.isfinite()
@@ -79,7 +83,8 @@ class SelectiveBackprop(Method):
         chance[known] = self._chance(losses[known], losses[known])
         chosen = torch.rand(len(losses), generator=rng) < chance
         chosen[losses.nan_to_num(0.0).argmax()] = True  # never none
-        return draft.keep(chosen), state
+        draft = draft.keep(chosen)
+        return draft.smaller_batches(self.kept, moment.batch_size) if self.per_batch else draft, state
 
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
         assert seen.losses is not None

@@ -1,0 +1,86 @@
+"""Fine-tuning: the form in which only the classifier and the normalisation layers of a model learn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from leantrain.batch import Batch
+from leantrain.cost import BACKWARD, FORWARD
+from leantrain.errors import LeanError
+from leantrain.eval_mode import trial
+from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
+from leantrain.ledger import world_size
+from leantrain.split import unwrapped
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
+TUNED = FORWARD + BACKWARD / 2
+"""What an example costs: half of a backward pass makes the gradients of weights, of which hardly any are left."""
+
+
+@register_form
+class Tuned(FormKind):
+    """Only classifier and normalisation learn from the batch; its value is what an input costs, `TUNED`.
+
+    The other parameters are left out of the graph, so their gradients stay None and an optimiser passes them over,
+    momentum and weight decay included.
+    """
+
+    name = "tuned"
+    order = 30
+
+    def __init__(self, attached: Attached) -> None:
+        super().__init__(attached)
+        if world_size() > 1:
+            raise LeanError(
+                "fine-tuning leaves most parameters without a gradient, for which DistributedDataParallel would wait; "
+                "train with one process."
+            )
+        model = unwrapped(attached.model)
+        learning = {id(p) for part in tuned_layers(model, attached.example) for p in part.parameters()}
+        self._fixed = [p for p in model.parameters() if p.requires_grad and id(p) not in learning]
+
+    @classmethod
+    def size(cls, value: float) -> float:
+        return value
+
+    @classmethod
+    def combined(cls, first: float, second: float) -> float:
+        return min(first, second)
+
+    def show(self, inputs: Any, value: float, batch: Batch, ask: Ask) -> Answer:
+        with self._frozen():
+            return ask(inputs)
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Iterator[None]:
+        for parameter in self._fixed:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in self._fixed:
+                parameter.requires_grad_(True)
+
+
+def tuned_layers(model: nn.Module, example: Any) -> list[nn.Module]:
+    """The normalisation layers and the classifier, which is the last layer with a matrix that is called."""
+    called: list[nn.Module] = []
+
+    def note(layer: nn.Module, given: tuple[Any, ...], answer: Any) -> None:
+        called.append(layer)
+
+    layers = [m for m in model.modules() if isinstance(getattr(m, "weight", None), Tensor) and m.weight.ndim > 1]
+    handles = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        with trial(model):
+            model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise LeanError(f"{type(model).__name__} has no layer that could be its classifier, so nothing to fine-tune.")
+    return [called[-1], *(module for module in model.modules() if isinstance(module, NORMS))]
