@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from leantrain.methods import DietRandom as DietRandom
     from leantrain.methods import DietSB as DietSB
     from leantrain.methods import EarlyTermination as EarlyTermination
+    from leantrain.methods import FacilityLocation as FacilityLocation
     from leantrain.methods import FixRes as FixRes
+    from leantrain.methods import Glister as Glister
     from leantrain.methods import GraNd as GraNd
+    from leantrain.methods import GraNdCoreset as GraNdCoreset
     from leantrain.methods import InfoBatch as InfoBatch
     from leantrain.methods import InputScaling as InputScaling
     from leantrain.methods import Method as Method
@@ -68,10 +71,13 @@ _HOMES = {
     "Draft": "draft",
     "EL2N": "methods",
     "EarlyTermination": "methods",
+    "FacilityLocation": "methods",
     "FixRes": "methods",
     "Form": "forms",
     "FormKind": "forms",
+    "Glister": "methods",
     "GraNd": "methods",
+    "GraNdCoreset": "methods",
     "InfoBatch": "methods",
     "InputScaling": "methods",
     "Lean": "lean",

@@ -39,4 +39,4 @@ def expected_cost(
         rng = generator(0, "expected", number)
         draft, states = whole.draft_all(states, ledger, moment, rng)
         total += draft.cut(number, batch_size, rng).cost / small
-    return whole.scores_cost + epochs * total / moments
+    return whole.scores_cost + whole.selection_cost(epochs) + epochs * total / moments

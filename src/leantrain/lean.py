@@ -18,9 +18,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from leantrain.batch import Batch, Key
 from leantrain.clock import Stopwatch
+from leantrain.coresets import Looked
 from leantrain.cost import scoring_cost, training_cost
 from leantrain.errors import LeanError, LeanWarning, check_type
+from leantrain.eval_mode import trial
 from leantrain.forms import WHOLE, Answer, Form
+from leantrain.head import features_of, find_linear_head
 from leantrain.ledger import MOST_EPOCHS, Ledger, world_size
 from leantrain.loader import PlannedDataset, PlannedLoader, check_dataset
 from leantrain.methods import (
@@ -30,6 +33,7 @@ from leantrain.methods import (
     Moment,
     ScoreRequest,
     Seen,
+    Selects,
     Thins,
     choose_method,
 )
@@ -192,10 +196,12 @@ class Lean:
         rank = torch.distributed.get_rank() if ranks > 1 else 0
         self._dataset = PlannedDataset(dataset, collate, (0, 1), rank, ranks, seed)
         self._dataset.find_keys(inputs, targets)
-        if ranks > 1 and (self._chain.thinner is not None or self._chain.learners):
+        selects = bool(self._chain.having(Selects))
+        if ranks > 1 and (self._chain.thinner is not None or self._chain.learners or selects):
+            when = "by what the model answers" if selects else "inside the epoch"
             raise LeanError(
-                f"{self.method} decides inside the epoch what to train on, and {ranks} processes would decide "
-                "differently; train with one process, or use a method that decides before the epoch."
+                f"{self.method} decides {when} what to train on, and {ranks} processes would decide differently; train "
+                "with one process, or use a method that decides before the epoch by what all of them recorded."
             )
         self._read_score_files()
         self._presenter = Presenter(
@@ -207,6 +213,7 @@ class Lean:
             self.seed,
             self.clock,
         )
+        self._head = find_linear_head(model, self._example(model) if example is None else example) if selects else None
         if self.note is not None:
             warnings.warn(self.note, LeanWarning, stacklevel=2)
 
@@ -409,7 +416,12 @@ class Lean:
         rng = generator(self.seed, "plan", moment.epoch)
         selection = functools.partial(self.clock.measure, "selection", torch.device("cpu"))
         measure = functools.partial(self._measure, moment=moment)
-        draft, self._states = self._chain.draft_all(self._states, self.ledger, moment, rng, measure, selection)
+        look = functools.cache(functools.partial(self._look, moment))  # once for all methods that choose by it
+        worth = moment.epoch == 0 or left > len(self.ledger)  # a choice for the rest of the budget
+        draft, self._states = self._chain.draft_all(
+            self._states, self.ledger, moment, rng, measure, selection, look if worth else None
+        )
+        left = math.inf if self._total_cost is None else self._total_cost - self.cost
         with selection():
             # Fitted before the cost is asked for, which follows from the sizes really shown.
             plan = self._presenter.fitted(draft.cut(moment.epoch, batch_size, rng))
@@ -474,6 +486,20 @@ class Lean:
                 losses, correct = self._presenter.look(batch)
                 self.ledger.observe(batch.index, losses, correct)
         self._agree()
+
+    @torch.no_grad()
+    def _look(self, moment: Moment) -> Looked:
+        """Ask the model about every example, whole and in evaluation mode; the forward passes are paid for."""
+        assert self._head is not None
+        device, answers = self._device(self.model), list[tuple[Tensor, Tensor]]()
+        with self.clock.measure("measuring", device), trial(self.model), features_of(self._head) as given:
+            for part in torch.split(torch.arange(len(self.ledger)), moment.batch_size):
+                batch = self.prepared(self._dataset[PlannedBatch(0, moment.epoch, part, None, WHOLE)]).to(device)
+                logits = self._presenter.answer(batch).logits
+                answers.append((batch.targets, logits.float()))
+        self.cost += scoring_cost(len(self.ledger))
+        targets, logits = (torch.cat(column).cpu() for column in zip(*answers, strict=True))
+        return Looked(targets, torch.cat(given).float().cpu(), logits)
 
     def prepared(self, batch: Batch) -> Batch:
         """The batch as the model is to see it."""

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from leantrain.batch import Batch
 from leantrain.cost import BACKWARD, FORWARD
 from leantrain.errors import LeanError
-from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
+from leantrain.head import find_head
 from leantrain.ledger import world_size
 from leantrain.split import unwrapped
 
@@ -40,7 +40,8 @@ class Tuned(FormKind):
                 "train with one process."
             )
         model = unwrapped(attached.model)
-        learning = {id(p) for part in tuned_layers(model, attached.example) for p in part.parameters()}
+        tuned = [find_head(attached.model, attached.example), *(m for m in model.modules() if isinstance(m, NORMS))]
+        learning = {id(p) for layer in tuned for p in layer.parameters()}
         self._fixed = [p for p in model.parameters() if p.requires_grad and id(p) not in learning]
 
     @classmethod
@@ -64,23 +65,3 @@ class Tuned(FormKind):
         finally:
             for parameter in self._fixed:
                 parameter.requires_grad_(True)
-
-
-def tuned_layers(model: nn.Module, example: Any) -> list[nn.Module]:
-    """The normalisation layers and the classifier, which is the last layer with a matrix that is called."""
-    called: list[nn.Module] = []
-
-    def note(layer: nn.Module, given: tuple[Any, ...], answer: Any) -> None:
-        called.append(layer)
-
-    layers = [m for m in model.modules() if isinstance(getattr(m, "weight", None), Tensor) and m.weight.ndim > 1]
-    handles = [layer.register_forward_hook(note) for layer in layers]
-    try:
-        with trial(model):
-            model(example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not called:
-        raise LeanError(f"{type(model).__name__} has no layer that could be its classifier, so nothing to fine-tune.")
-    return [called[-1], *(module for module in model.modules() if isinstance(module, NORMS))]

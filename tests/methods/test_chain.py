@@ -465,6 +465,7 @@ OPTIONS = {
     "minibatch-skip": ["", "skip=0.9"],
     "cutmix": ["", "chance=0.5"],
     "fixres": ["", "tune=0.5"],
+    "facility-location": ["", "keep=0.1"],
     "oracle-skip": [""],
 }
 
@@ -597,6 +598,7 @@ def test_the_table_of_all_pairs_in_the_docs_is_right() -> None:
 
 
 LIKE = {"mixtrain-mixup": "mixtrain-cutmix", "mixup": "cutmix", "prune": "el2n", "grand": "el2n"}
+LIKE |= {"glister": "facility-location", "grand-coreset": "facility-location"}
 """Methods that differ from another one in an operator or a score only, and so meet others as that one does."""
 MET = [name for name in METHODS if name not in LIKE]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leantrain.errors import LeanError
-from leantrain.methods import METHODS
+from leantrain.methods import METHODS, Coreset
 from leantrain.options import options_of
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Quiet
@@ -63,7 +63,8 @@ CHAINS = [
 
 def names() -> list[str]:
     pruning = {name for name, kind in METHODS.items() if "score_epochs" in [one.name for one in options_of(kind)]}
-    return [name + (SHORT if name in pruning else "") for name in METHODS]
+    often = {name for name, kind in METHODS.items() if issubclass(kind, Coreset)}
+    return [name + (SHORT if name in pruning else "[every=2]" if name in often else "") for name in METHODS]
 
 
 @pytest.mark.parametrize("method", [*names(), *CHAINS])

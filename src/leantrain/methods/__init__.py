@@ -19,6 +19,7 @@ from leantrain.methods.base import (
     ScoreRequest,
     ScoresGiven,
     Seen,
+    Selects,
     Shows,
     State,
     Thins,
@@ -40,6 +41,7 @@ from leantrain.methods.el2n import EL2N
 from leantrain.methods.grand import GraNd
 from leantrain.methods.pruning import Prune, Pruning
 from leantrain.methods.diet import DietRandom, DietSB
+from leantrain.methods.coreset import Coreset, FacilityLocation, Glister, GraNdCoreset
 from leantrain.methods.minibatch_skip import MinibatchSkip
 from leantrain.methods.early_termination import EarlyTermination
 from leantrain.methods.oracle_skip import OracleSkip
@@ -54,13 +56,17 @@ __all__ = [
     "SGD",
     "AutoAssist",
     "Chain",
+    "Coreset",
     "CutMix",
     "DietRandom",
     "DietSB",
     "EarlyTermination",
     "Ends",
+    "FacilityLocation",
     "FixRes",
+    "Glister",
     "GraNd",
+    "GraNdCoreset",
     "InfoBatch",
     "InputScaling",
     "LeanMethod",
@@ -89,6 +95,7 @@ __all__ = [
     "ScoresGiven",
     "Seen",
     "SelectiveBackprop",
+    "Selects",
     "Shows",
     "State",
     "Thins",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 import torch
 from torch import Tensor
 
+from leantrain.coresets import Looked
 from leantrain.draft import Draft
 from leantrain.errors import LeanError
 from leantrain.forms import Form
@@ -281,6 +282,19 @@ class NeedsLosses(Protocol):
 
     def needs_losses(self, draft: Draft, ledger: Ledger, moment: Moment) -> Tensor | None:
         """The examples whose losses are to be measured first."""
+
+
+@runtime_checkable
+class Selects(Protocol):
+    """Chooses, before some epochs, by a look at every example with the model as it is, which is paid for."""
+
+    every: int
+
+    def wants_selection(self, state: State, moment: Moment) -> bool:
+        """Whether to look before this epoch."""
+
+    def select(self, state: State, ledger: Ledger, looked: Looked, moment: Moment, rng: torch.Generator) -> State:
+        """The state after choosing by what was seen; the choice is in the ledger fields that `init` registered."""
 
 
 @runtime_checkable

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from leantrain.coresets import Looked
+from leantrain.cost import scoring_cost
 from leantrain.draft import Draft
 from leantrain.errors import LeanError
 from leantrain.forms import Form
@@ -27,6 +29,7 @@ from leantrain.methods.base import (
     NeedsLosses,
     NeedsScores,
     Offers,
+    Selects,
     Shows,
     State,
     Thins,
@@ -123,12 +126,14 @@ class Chain(Method):
         rng: torch.Generator,
         measure: Callable[[Tensor], None] = lambda index: None,
         timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        look: Callable[[], Looked] | None = None,
     ) -> tuple[Draft, States]:
         """The draft that all methods together make of everything, and their states after it.
 
         Args:
             measure: makes the ledger know the losses of these examples.
             timed: wraps what is choosing, and not measuring.
+            look: asks the model about every example; None where there is no model.
         """
         draft, after = Draft.everything(len(ledger)), []
         for method, state, view in zip(self.methods, states, self.views(ledger), strict=True):
@@ -137,7 +142,12 @@ class Chain(Method):
                 unknown = method.needs_losses(draft, view, moment)
                 if unknown is not None and len(unknown):
                     measure(unknown)
+            looked = None
+            if active and look is not None and isinstance(method, Selects) and method.wants_selection(state, moment):
+                looked = look()
             with timed():
+                if looked is not None and isinstance(method, Selects):
+                    state = method.select(state, view, looked, moment, rng)
                 if active:
                     draft, state = method.draft(draft, state, view, moment, rng)
                 else:
@@ -251,6 +261,12 @@ class Chain(Method):
         """What making the scores that it needs costs, in epochs of plain training; equal ones are made once."""
         requests = {method.score_request for _, method in self.having(NeedsScores)}
         return math.fsum(request.cost for request in requests)
+
+    def selection_cost(self, epochs: int) -> float:
+        """What choosing costs in so many epochs, in epochs of plain training."""
+        windows = [(one.every, self.methods[place]) for place, one in self.having(Selects)]
+        counts = [math.ceil(epochs * (method.until - method.start) / every) for every, method in windows]
+        return scoring_cost(1) * sum(counts)
 
     def warning(self, epochs: int) -> str | None:
         if len(self.methods) == 1 and (own := self.methods[0].warning(epochs)) is not None:

@@ -166,7 +166,9 @@ class Run:
         if self.lean.score_request is not None:
             self.lean.check_affordable(methods.scores_cost * len(self.images.train))
         else:
+            started = time.perf_counter()
             self.lean.start_epoch(self.batch_size)
+            self._lap(started)  # choosing may take its time
 
     def _make_scores(self) -> None:
         """Train the short ensembles that the method's scores come from; their cost and their time are this run's.
