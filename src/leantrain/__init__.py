@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from leantrain.methods import Prune as Prune
     from leantrain.methods import RandomBackprop as RandomBackprop
     from leantrain.methods import SelectiveBackprop as SelectiveBackprop
+    from leantrain.methods import StochasticDepth as StochasticDepth
     from leantrain.methods import chain as chain
     from leantrain.methods import preset as preset
     from leantrain.methods import register_method as register_method
@@ -99,6 +100,7 @@ _HOMES = {
     "Score": "scoring",
     "Scores": "scoring",
     "SelectiveBackprop": "methods",
+    "StochasticDepth": "methods",
     "attach": "lean",
     "chain": "methods",
     "option": "options",

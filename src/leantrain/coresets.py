@@ -38,7 +38,8 @@ class Looked(NamedTuple):
     @property
     def gradient_norms(self) -> Tensor:
         """The norm of each example's gradient of the last layer."""
-        return self.errors.norm(dim=1) * (self.features.square().sum(1) + 1.0).sqrt()
+        errors: Tensor = torch.linalg.vector_norm(self.errors, dim=1)
+        return errors * (self.features.square().sum(1) + 1.0).sqrt()
 
 
 def quotas(targets: Tensor, keep: float) -> Tensor:

@@ -24,6 +24,7 @@ from leantrain.estimate import expected_cost
 from leantrain.ledger import Ledger
 from leantrain.methods import METHODS, Chain, Mixes, Moment, NeedsScores, Thins, chain, parse_method, parts_of
 from leantrain.methods.base import ScoresGiven
+from leantrain.models.nets import SmallResNet
 from leantrain.plan import Plan
 from leantrain.rng import generator
 from leantrain.scoring.scores import Scores
@@ -37,14 +38,29 @@ def images(n: int = 64, side: int = SIDE) -> TensorDataset:
     return TensorDataset(torch.randn(n, 1, side, side, generator=rng) + labels.view(-1, 1, 1, 1), labels)
 
 
+class Block(nn.Module):
+    """As timm writes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attn, self.mlp = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
+        self.drop_path1, self.drop_path2 = nn.Identity(), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(x)
+        x = x + self.drop_path1(self.attn(y, y, y, need_weights=False)[0])
+        z: Tensor = x + self.drop_path2(self.mlp(self.norm2(x)).relu())
+        return z
+
+
 class Transformer(nn.Module):
     """Patches of four pixels as tokens, without positions, so that it takes any size."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Conv2d(1, 8, 4, 4)
-        layers = (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2))
-        self.blocks = nn.Sequential(*layers)
+        self.blocks = nn.Sequential(Block(), Block())
         self.head = nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,6 +73,8 @@ def network(method: str = "") -> nn.Module:
         torch.manual_seed(0)
         if "token-dropping" in method:
             return Transformer()
+        if "stochastic-depth" in method:
+            return SmallResNet(1, classes=4, channels=1, width=4, dropout=0.0)
         body = [nn.Conv2d(1, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, 1, 1), nn.ReLU()]
         return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
 

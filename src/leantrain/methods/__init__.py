@@ -44,6 +44,7 @@ from leantrain.methods.diet import DietRandom, DietSB
 from leantrain.methods.coreset import Coreset, FacilityLocation, Glister, GraNdCoreset
 from leantrain.methods.minibatch_skip import MinibatchSkip
 from leantrain.methods.early_termination import EarlyTermination
+from leantrain.methods.stochastic_depth import StochasticDepth
 from leantrain.methods.oracle_skip import OracleSkip
 from leantrain.methods.chain import Chain, Preset, as_method, chain, choose_method, parse_method, parts_of, preset
 
@@ -98,6 +99,7 @@ __all__ = [
     "Selects",
     "Shows",
     "State",
+    "StochasticDepth",
     "Thins",
     "TokenDropping",
     "as_method",
