@@ -211,7 +211,9 @@ def test_fig8_is_the_time_above_l_incorr(
     limits = [*(row["L_incorr"] for row in rows(run)[2:]), seen["figures"]["fig5c"]["L_incorr"]]
     with torch.no_grad():
         correct = (model(pixels(images)).argmax(1) == images.train.targets).tolist()
-    counts = {True: [0] * 10, False: [0] * 10}
+    edges = numbers["edges"]
+    assert edges[0] == 0 and edges[-2] <= len(limits) < edges[-1] and numbers["epochs"] == len(limits)
+    counts = {True: [0] * (len(edges) - 1), False: [0] * (len(edges) - 1)}
     never = 0
     for example in range(501):
         inside = unmixed = 0
@@ -220,7 +222,7 @@ def test_fig8_is_the_time_above_l_incorr(
                 unmixed += 1
                 inside += float(epoch["loss"][example]) > limit
         if unmixed:
-            counts[correct[example]][min(9, 10 * inside // unmixed)] += 1
+            counts[correct[example]][inside // edges[1]] += 1
         else:
             never += 1
     assert numbers["correct"]["counts"] == counts[True]

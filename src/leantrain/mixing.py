@@ -198,6 +198,7 @@ class Composite(FormKind):
 def adaptive_shares(losses: Tensor) -> Tensor:
     """The harder constituent gets the larger share: r_j = ℓ_j / Σ ℓ, kept away from 0 and 1.
 
+    Shares below `SMALLEST_SHARE` are raised to it, and all are then made to add up to one: for two, 1/11 … 10/11.
     The papers' ratio ℓ₁ / ℓ₂ (Eq. 5) is not a share. Where any loss is unknown, all shares are equal.
     """
     constituents = losses.shape[0]

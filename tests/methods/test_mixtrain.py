@@ -180,6 +180,17 @@ def test_selection_variants() -> None:
     assert after_two("region3", [0.2, 4.0, 0.3, 2.4, 6.1, 4.9]) == [0, 3, 0, 0, 3, 0]
 
 
+def test_all_above_l_incorr_are_mixed_in_every_epoch_and_do_not_alternate() -> None:
+    walk = Walk("mixtrain-cutmix[select=all-region3]", 6)
+    right = [RIGHT, RIGHT, WRONG, WRONG, WRONG, WRONG]
+    regions = [walk.train([0.2, 0.3, 2.0, 2.1, 8.0, 9.0], right)[4:] for _ in range(5)]
+    assert regions == [[0, 0]] + [[3, 3]] * 4
+    assert walk.train([0.2, 0.3, 2.0, 2.1, 1.9, 9.0], right)[4:] == [0, 3]  # until a loss falls
+    other = Walk("mixtrain-cutmix[select=region13]", 6)
+    rising = [other.train([0.2, 0.3, 2.0, 2.1, 8.0 + e, 9.0 + e], right)[4:] for e in range(5)]
+    assert rising == [[0, 0], [3, 3], [0, 0], [0, 0], [3, 3]]  # the papers' own rule: one epoch, then back
+
+
 def test_select_all_is_naive_mixing_from_the_first_epoch() -> None:
     walk = Walk("mixtrain-cutmix[select=all,split=false]", 12)
     assert set(walk.forms().values()) == {COMPOSITE}

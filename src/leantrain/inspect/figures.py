@@ -197,12 +197,12 @@ def mixed_shares(numbers: Numbers) -> Figure:
 def time_in_region3(numbers: Numbers) -> Figure:
     """Fig. 8."""
     figure = new_figure(
-        "In region 3 for most of their unmixed epochs: "
+        "In region 3 for most of the run, unmixed: "
         + ", ".join(
             f"{_percent(numbers[kind]['share_above'])} of the finally {kind} (over {numbers[kind]['above']:.0%})"
             for kind in ("wrong", "correct")
         ),
-        "MixTrain Fig. 8: in which share of its unmixed epochs an example's loss was above L_incorr. Finally: by the "
+        "MixTrain Fig. 8: in how many epochs an example was unmixed and its loss above L_incorr. Finally: by the "
         f"model at the end of the run. {numbers['never_unmixed']:,} examples that were never unmixed once there were "
         "thresholds are left out.",
     )
@@ -213,8 +213,7 @@ def time_in_region3(numbers: Numbers) -> Figure:
         _plain(axes)
         axes.bar(edges[:-1], np.array(numbers[kind]["counts"]) / max(1, total), np.diff(edges), align="edge", color=colour, edgecolor="white")  # fmt: skip  # noqa: E501
         axes.set_title(f"{letter}: finally {kind} ({total:,} examples)", fontsize=11)
-        axes.set(xlabel="share of unmixed epochs in region 3", xlim=(0, 1), ylim=(0, 1))
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.set(xlabel=f"unmixed epochs in region 3, of {numbers['epochs']}", xlim=(0, edges[-1]), ylim=(0, 1))
         percent_axes(axes)
     left.set_ylabel("share of the examples")
     return figure

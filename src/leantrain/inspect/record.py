@@ -20,7 +20,7 @@ Numbers = dict[str, Any]
 Array = np.ndarray[Any, Any]
 THRESHOLDS = ("L_corr", "L_mid", "L_incorr")
 HISTOGRAM_BINS = 40
-SHARE_BINS = 10
+MOST_BARS = 10
 OFTEN = {"correct": 0.6, "wrong": 0.7}
 """Shares of the epochs for which the papers say how many examples exceed them in region 3."""
 
@@ -203,7 +203,7 @@ def mixed_shares(record: Record) -> Numbers:
 
 
 def time_in_region3(record: Record, index: Array, correct: Array) -> Numbers:
-    """Fig. 8: in which share of its unmixed epochs an example lay above L_incorr, by whether it is correct at the end.
+    """Fig. 8: in how many of its unmixed epochs an example lay above L_incorr, by whether it is correct at the end.
 
     A mixed loss is not comparable with a threshold of unmixed ones, so epochs in which an example was mixed do not
     count for it.
@@ -212,21 +212,21 @@ def time_in_region3(record: Record, index: Array, correct: Array) -> Numbers:
         index: the examples.
         correct: whether the model at the end recognises each.
     """
-    inside, unmixed = np.zeros(len(index)), np.zeros(len(index))
+    inside, unmixed, epochs = np.zeros(len(index), int), np.zeros(len(index), int), 0
     for _, recorded, limits in record.judged():
         alone = recorded["constituents"][index] == 1
         inside += alone & (recorded["loss"][index].astype(np.float64) > limits["L_incorr"])
         unmixed += alone
+        epochs += 1
     some = unmixed > 0
-    share = inside[some] / unmixed[some]
-    edges = np.linspace(0, 1, SHARE_BINS + 1)
-    numbers: Numbers = {"edges": edges.tolist(), "never_unmixed": int((~some).sum())}
+    width = -(-(epochs + 1) // MOST_BARS)  # epochs per bar
+    edges = np.arange(0, epochs + 1 + width, width)
+    numbers: Numbers = {"edges": edges.tolist(), "epochs": epochs, "never_unmixed": int((~some).sum())}
     for name, which in (("correct", correct[some]), ("wrong", ~correct[some])):
-        # A tenth's own name is its lower edge; rounding keeps 3/10 out of the bin below.
-        places = np.minimum((np.round(share[which] * SHARE_BINS, 9)).astype(int), SHARE_BINS - 1)
+        times = inside[some][which]
         total = int(which.sum())
-        counts = np.bincount(places, minlength=SHARE_BINS)
-        often = float((share[which] > OFTEN[name]).mean()) if total else None
+        counts = np.bincount(times // width, minlength=len(edges) - 1)
+        often = float((times > OFTEN[name] * epochs).mean()) if total else None
         numbers[name] = {"examples": total, "counts": counts.tolist(), "above": OFTEN[name], "share_above": often}
     if not some.any():
         raise LeftOut("none of the examples looked at was unmixed in an epoch with thresholds")

@@ -182,10 +182,9 @@ class MixTrainMethod(Method):
         # One epoch of region 3 is over, mixed or skipped; an odd one out was trained whole and is judged anew.
         left = torch.where(unmixed, 0, (ledger["left"] - 1).clamp_(min=0))
         if self.select in ("region13", "region3", "all-region3", "random"):
-            high = unmixed & (loss > thresholds.incorrect)
-            if self.select != "all-region3":
-                high &= rises >= self.k
-            left = torch.where(high & (region == NOT_MIXED), self.k, left)
+            every = self.select == "all-region3"  # judged anew in every epoch, mixed or not
+            high = (loss > thresholds.incorrect) & (seen if every else unmixed & (rises >= self.k))
+            left = torch.where(high & (region == NOT_MIXED), 1 if every else self.k, left)
         ledger["left"].copy_(torch.where(turn, left, ledger["left"]))
         return torch.where(turn, torch.where(left > 0, REGION_3, region), ledger["region"])
 
