@@ -525,3 +525,40 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+class TwoHeads(NamedTuple):
+    logits: Tensor
+    aux_logits2: Tensor | None
+    aux_logits1: Tensor | None
+
+
+class Helped(nn.Module):
+    """Auxiliary heads in training, as torchvision's GoogLeNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(6, 2) for _ in range(3))
+
+    def forward(self, x: Tensor) -> TwoHeads | Tensor:
+        self.answers = [head(x) for head in self.heads]
+        return TwoHeads(*self.answers) if self.training else self.answers[0]
+
+
+@pytest.mark.parametrize("method", ["plain", "mixup", "mixtrain-mixup[select=all,ratio=equal]"])
+def test_auxiliary_heads_count_as_in_their_authors_papers(method: str) -> None:
+    x = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
+    model = seeded(Helped)
+    lean = leantrain.attach(model, TensorDataset(x, (x.sum(1) > 0).long()), method, epochs=1)
+    batch = next(iter(lean.loader(16)))
+    loss = lean.loss(batch)
+    answer = lean._presenter.answer(batch)
+    whole = sum(
+        share * lean._minimised(head.repeat(len(batch) // len(head), 1), answer, batch).sum() / batch.total
+        for share, head in zip((1.0, 0.3, 0.3), model.answers, strict=True)
+    )
+    assert torch.allclose(loss, whole)
+    loss.backward()
+    assert all(head.weight.grad is not None for head in model.heads)
+    clean = nn.functional.cross_entropy(answer.logits, batch.targets, reduction="none")
+    assert torch.allclose(lean.ledger["loss"][batch.index], clean)  # what is recorded is the answer's own

@@ -44,4 +44,4 @@ class Blended(FormKind):
             whole = draws[:, WHOLE] < value
             shown = torch.where(whole.view(-1, *[1] * (inputs.ndim - 1)), inputs, mixed.inputs)
             shares = torch.where(whole, 1.0, mixed.shares[0])
-        return Answer(ask(shown).logits, shares, partners)
+        return ask(shown)._replace(shares=shares, partners=partners)

@@ -154,7 +154,8 @@ def _shares_of_work(model: nn.Module, blocks: Sequence[Residual], example: Tenso
     work: dict[nn.Module, float] = {}
 
     def note(layer: nn.Module, given: Any, output: Tensor) -> None:
-        each = math.prod(layer.weight.shape[1:])  # type: ignore[arg-type, union-attr]
+        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        each = math.prod(layer.weight.shape[1:])
         work[layer] = work.get(layer, 0.0) + output.numel() * each
 
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]

@@ -30,11 +30,13 @@ class Answer(NamedTuple):
         logits: (examples, classes).
         shares: each example's share in its input's loss; None where every input shows one example.
         partners: where an input has a second label, the row of the example it is of; the rest of the share is its.
+        auxiliary: the logits of auxiliary heads, where the model has them and is in training.
     """
 
     logits: Tensor
     shares: Tensor | None = None
     partners: Tensor | None = None
+    auxiliary: tuple[Tensor, ...] = ()
 
 
 Ask = Callable[[Any], Answer]

@@ -51,6 +51,8 @@ from leantrain.thinning import gather
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Batch], Batch]
+AUXILIARY = {1: 0.4, 2: 0.3}
+"""What each auxiliary head counts, by how many there are: one in Inception v3, two in GoogLeNet, as in their papers."""
 
 
 class Unpaid(NamedTuple):
@@ -621,7 +623,8 @@ class Lean:
         if batch.index.device != (device := self._device(self.model)):
             batch = batch.to(device)
         targets = batch.targets
-        logits, shares, partners = self._presenter.answer(batch)
+        answer = self._presenter.answer(batch)
+        logits = answer.logits
         if not batch.padding:
             clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
             self._last = Last(logits.detach(), targets, clean, batch.index)
@@ -632,10 +635,9 @@ class Lean:
                 with self.clock.measure("learning", targets.device):
                     seen = Seen(batch.inputs, targets, clean, logits.shape[1])
                     self._update(place, method.learn(self._states[place], seen))
-        losses = self._weighted(logits, targets, shares, batch.weight)
-        if partners is not None and shares is not None:  # the second label's part, with its own example's weight
-            weight = None if batch.weight is None else batch.weight[partners]
-            losses = losses + self._weighted(logits, targets[partners], 1.0 - shares, weight)
+        losses = self._minimised(logits, answer, batch)
+        for other in answer.auxiliary:
+            losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(other, answer, batch)
         return losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
 
     @property
@@ -651,6 +653,15 @@ class Lean:
     def _learners(self) -> list[tuple[int, Learns]]:
         """The methods that learn from this epoch: all that learn, until they are done with the run."""
         return [(place, one) for place, one in self._chain.learners if self._span[0] < self._chain.methods[place].until]
+
+    def _minimised(self, logits: Tensor, answer: Answer, batch: Batch) -> Tensor:
+        """The losses to minimise of the answer of one head, each by its share and weight."""
+        targets, weight, shares, partners = batch.targets, batch.weight, answer.shares, answer.partners
+        losses = self._weighted(logits, targets, shares, weight)
+        if partners is not None and shares is not None:  # the second label's part, with its own example's weight
+            others = None if weight is None else weight[partners]
+            losses = losses + self._weighted(logits, targets[partners], 1.0 - shares, others)
+        return losses
 
     def _weighted(self, logits: Tensor, targets: Tensor, *weights: Tensor | None) -> Tensor:
         """The losses to minimise, times every weight that is given."""

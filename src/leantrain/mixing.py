@@ -178,7 +178,9 @@ class Composite(FormKind):
         shares = mixed.shares.reshape(-1)
         with contextlib.nullcontext() if self.mixer.statistics else self._statistics_kept():
             if self.split is None:
-                return Answer(ask(mixed.inputs).logits.repeat(k, 1), shares)  # one answer, asked about each constituent
+                answer = ask(mixed.inputs)  # one, asked about each constituent
+                auxiliary = tuple(logits.repeat(k, 1) for logits in answer.auxiliary)
+                return Answer(answer.logits.repeat(k, 1), shares, auxiliary=auxiliary)
             assert mixed.owner is not None
             with self.split.regions(mixed.owner, k):
                 return Answer(ask(mixed.inputs).logits, shares)

@@ -154,7 +154,13 @@ class Presenter:
                 f"the model answered with a {type(output).__name__}, but leantrain needs one tensor of logits "
                 "(examples, classes); wrap the model so that it gives that."
             )
-        return Answer(logits)
+        return Answer(logits, auxiliary=_auxiliary(output))
+
+
+def _auxiliary(output: Any) -> tuple[Tensor, ...]:
+    """The logits of auxiliary heads, as torchvision's GoogLeNet and Inception name them in their answers."""
+    names = (name for name in getattr(output, "_fields", ()) if name.startswith("aux_logits"))
+    return tuple(logits for name in names if (logits := getattr(output, name)) is not None)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,11 @@ def _from_torchvision(
     options: dict[str, Any] = {} if pretrained else {"num_classes": classes}
     if short in ("googlenet", "inception_v3"):
         options |= {"aux_logits": False} if pretrained else {"aux_logits": False, "init_weights": True}
+        warnings.warn(
+            f"{name} is built without its auxiliary heads, which split propagation and small images have no place for; "
+            "in your own loop a model that has them trains with them",
+            stacklevel=3,
+        )
     if short.startswith("vit_"):
         options["image_size"] = image_size
     if short.startswith("maxvit"):
