@@ -43,6 +43,7 @@ def make_run(out: Path, method: str, display: Quiet | None = None, examples: int
         epochs=4,
         precision="fp32",
         dropout=0.2,
+        eval_every=2,
         threads=1,
     )
     images = load_images(config)
