@@ -56,8 +56,8 @@ class Run:
     def __init__(
         self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None
     ) -> None:
-        assert config.model is not None and config.epochs is not None and config.batch_size is not None
-        self.batch_size = config.batch_size
+        assert config.model is not None and config.epochs is not None
+        self.batch_size = config.step_size  # a step's batches come as one, and are computed in parts
         self.config = config
         self.images = images
         self.folder = None if out is None else RunFolder(out)
@@ -93,7 +93,7 @@ class Run:
                 prepare=self.augment,
                 example=self._example_inputs(),
             )
-        self._loader = self.lean.loader(config.batch_size, **self._loader_options())
+        self._loader = self.lean.loader(self.batch_size, **self._loader_options())
         self._never_finite = not_finite_in(self.module)  # a mask of -inf is as it should be
         self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
 
@@ -218,7 +218,7 @@ class Run:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=self.device)
-        for part in batch.chunks(config.accumulate):
+        for part in batch.chunks(config.step_parts):
             loss = self.lean.loss(part)
             self.fabric.backward(loss)
             total += loss.detach()
