@@ -51,11 +51,19 @@ class Run:
         images: the data set.
         out: where to write; None keeps everything in memory.
         display: what the user sees.
+        alone: it has the process to itself, so that the memory which the process held is the run's.
     """
 
     def __init__(
-        self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None
+        self,
+        config: TrainConfig,
+        images: ImageSet,
+        out: Path | None = None,
+        display: Display | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
+        self._alone = alone
         assert config.model is not None and config.epochs is not None
         self.batch_size = config.step_size  # a step's batches come as one, and are computed in parts
         self.config = config
@@ -361,7 +369,7 @@ class Run:
             "cost": self.lean.cost,
             "cost_epochs": self.lean.cost / length,
             "train_seconds": self._timing["total"],
-            "peak_memory_mb": machine.peak_memory_mb(self.device),
+            "peak_memory_mb": machine.peak_memory_mb(self.device) if self._alone else None,
             "bad_images": self.images.bad_images,
             "scores": self._about_scores(),
             "note": self.lean.note,
