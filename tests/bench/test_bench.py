@@ -97,6 +97,8 @@ def test_results_are_one_page_with_a_picture(trained: Path, tmp_path: Path) -> N
     page = tmp_path / "docs" / "results.md"
     assert run("bench", "results", "--from", trained, "--out", page).returncode == 0
     assert "## 002-table5" in page.read_text()
+    assert "![fig14](images/results-002-table5-fig14.png)" in page.read_text()
+    assert (page.parent / "images" / "results-002-table5-fig14.png").stat().st_size > 1000
     assert (page.parent / "images" / "results-tradeoff.png").stat().st_size > 1000
     empty = run("bench", "results", "--from", tmp_path / "none", "--out", page)
     assert (empty.returncode, "nothing has been trained" in empty.stderr) == (2, True)

@@ -17,6 +17,8 @@ from leantrain.compare.training import Training
 from leantrain.compare.verdict import Difference
 from leantrain.errors import LeanError, nearest
 from leantrain.files import write_text
+from leantrain.inspect import figures
+from leantrain.inspect.record import Record, runtime
 from leantrain.inspect.score_figures import gallery, overlap, write
 from leantrain.methods import parse_method
 from leantrain.run.config import TrainConfig
@@ -122,8 +124,10 @@ class TableRun:
             training.train()
         finally:
             folder.write_summary(summarise(folder, settings, training.failures))
-        if self.table.figures:
-            self._draw(part, config, images)
+        if self.table.figures == "scores":
+            self._draw_scores(part, config, images)
+        if self.table.figures == "runtime":
+            self._draw_runtime(folder)
 
     def _epochs(self, settings: Settings, images: Any) -> float:
         return expected_total(settings, len(images.train), images.image_size)
@@ -131,7 +135,7 @@ class TableRun:
     def _scores(self, part: Part, config: TrainConfig, images: Any) -> Path:
         """EL2N scores for the rows that prune by them, made once."""
         file = self.out / f"{part.name}-el2n.npz"
-        if not file.exists() and (self.table.figures or any("{scores}" in row.method for row in part.rows)):
+        if not file.exists() and (self.table.figures == "scores" or any("{scores}" in row.method for row in part.rows)):
             self.display.note("making EL2N scores")
             own = dataclasses.replace(config, seed=SCORING_SEED)
             models, epochs = ENSEMBLE[self.scale]
@@ -140,7 +144,17 @@ class TableRun:
             made.save(file)
         return file
 
-    def _draw(self, part: Part, config: TrainConfig, images: Any) -> None:
+    def _draw_runtime(self, folder: ComparisonFolder) -> None:
+        """002's Fig. 14: what the epochs of the methods cost, side by side, with the first seed."""
+        settings, found = folder.settings(), {}
+        for entry in settings.entries():
+            run = folder.run(entry, settings.config.seed)
+            if entry.role == "method" and run.finished:
+                found[entry.label] = runtime(Record.read(run))
+        if found:
+            write(figures.runtime(found), self.out / "fig14.png")
+
+    def _draw_scores(self, part: Part, config: TrainConfig, images: Any) -> None:
         """004's figures c to f."""
         from leantrain.scoring import load
 
@@ -169,8 +183,7 @@ class TableRun:
                 lines += [f"**{part.heading}** is left out at this scale: {part.note}.", ""]
                 continue
             lines += [*self._part(part), ""]
-        if self.table.figures and (self.out / "f.png").exists():
-            lines += [f"![004, {name}]({name}.png)" for name in "cdef"]
+        lines += [f"![{name}]({name}.png)" for name in ("fig14", *"cdef") if (self.out / f"{name}.png").exists()]
         return "\n".join(lines).rstrip()
 
     def _part(self, part: Part) -> list[str]:

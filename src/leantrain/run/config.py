@@ -133,6 +133,13 @@ class TrainConfig:
         "Output", None, "steps between checkpoints (default: at the end of every epoch)", low=1, operational=True
     )
     history: bool = _flag("Output", True, "keep every example's loss of every epoch in OUT/history", operational=True)
+    keep_weights: int | None = _flag(
+        "Output",
+        None,
+        "keep the weights of every N-th epoch in OUT/weights, for `leantrain inspect` to look back over the epochs",
+        low=1,
+        operational=True,
+    )
     tensorboard: bool = _flag("Output", False, "also write TensorBoard logs to OUT/tensorboard", operational=True)
     out: str | None = _flag(
         "Output", None, "folder for results and checkpoints (default: runs/DATA-MODEL-METHOD-SEED)", operational=True

@@ -39,6 +39,7 @@ class RunFolder:
         result_file: the outcome; only of a finished run.
         tensorboard: logs for TensorBoard.
         inspect: what `leantrain inspect` draws.
+        kept: the weights of some epochs, where the run was asked to keep them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,6 +52,7 @@ class RunFolder:
         self.result_file = path / "result.json"
         self.tensorboard = path / "tensorboard"
         self.inspect = path / "inspect"
+        self.kept = path / "weights"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -136,6 +138,20 @@ class RunFolder:
             reason = str(error).splitlines()[0]
             raise LeanError(f"'{self.weights_file}' cannot be read ({reason}); restore it or train again.") from None
 
+    def kept_epochs(self) -> list[int]:
+        """The finished epochs whose weights were kept, in order."""
+        finished = {row["epoch"] for row in self.rows()}
+        return sorted({int(path.stem.removeprefix("epoch-")) for path in self.kept.glob("epoch-*")} & finished)
+
+    def kept_weights(self, epoch: int) -> dict[str, Tensor]:
+        """The model's tensors after an epoch whose weights were kept."""
+        from safetensors.torch import load_file
+
+        return load_file(self._kept_file(epoch))
+
+    def _kept_file(self, epoch: int) -> Path:
+        return self.kept / f"epoch-{epoch:04d}.safetensors"
+
     def epochs(self) -> list[int]:
         """The finished epochs whose history is there, in order."""
         from leantrain.run import history
@@ -176,13 +192,15 @@ class RunFolder:
 
         checkpoint.save(self.checkpoint_file, content)
 
-    def write_weights(self, state: dict[str, Tensor], model: str) -> None:
+    def write_weights(self, state: dict[str, Tensor], model: str, epoch: int | None = None) -> None:
+        """The trained model, or what it was after an epoch."""
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         # One entry: safetensors writes several in random order, and equal runs should give equal files.
         data = save(tensors, metadata={"model": model})
-        write_atomically(self.weights_file, lambda file: file.write(data))
+        place = self.weights_file if epoch is None else self._kept_file(epoch)
+        write_atomically(place, lambda file: file.write(data))
 
     def write_result(self, result: Json) -> None:
         write_text(self.result_file, json.dumps(result, indent=2) + "\n")

@@ -289,6 +289,9 @@ class Run:
             self.folder.add_row(row)
             if self.config.history:
                 self.folder.write_epoch(lean.ledger, lean.epoch)
+            every = self.config.keep_weights
+            if every and ((lean.epoch + 1) % every == 0 or lean.finished):
+                self.folder.write_weights(self.module.state_dict(), str(self.config.model), lean.epoch)
             if self.config.tensorboard:
                 tensorboard.log_epoch(self.folder.tensorboard, row)
             self.save_checkpoint()
