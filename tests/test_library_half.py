@@ -12,7 +12,8 @@ BLOCKED = (
     "rich", "click", "yaml", "timm", "torchvision", "sklearn", "PIL", "simplejpeg", "pyarrow", "matplotlib",
     "safetensors", "lightning_fabric", "scipy", "tensorboard", "pandas",
 )  # fmt: skip
-PROGRAM = tuple(f"leantrain.{room}" for room in ("run", "cli", "compare", "data", "models", "report", "inspect"))
+ROOMS = ("run", "cli", "compare", "data", "models", "report", "inspect", "bench")
+PROGRAM = tuple(f"leantrain.{room}" for room in ROOMS)
 
 START = f"""
 import sys

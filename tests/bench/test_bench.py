@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,9 @@ from leantrain.bench import accelerators
 from leantrain.bench.accelerators import DATA, MODELS, PAPER, loss_scale, paper_config, quantisation_error
 from leantrain.bench.papers import SCALES, TABLES
 from leantrain.bench.tables import registered
+from leantrain.errors import LeanError
+from leantrain.run import memory
 from leantrain.run.config import TrainConfig
-from leantrain.run.memory import peak_alone_mb
 from leantrain.schedule import parse_schedule
 from program import run
 
@@ -152,8 +152,14 @@ def test_equations_3_and_4_are_the_papers() -> None:
     assert loss_scale(2.0, 1.0, exponent=0.0) == 65536
 
 
-@pytest.mark.slow
-def test_memory_is_that_of_a_process_which_trains_nothing_else() -> None:
-    resolved: dict[str, Any] = {"lr": 0.1, "method": "plain", "device": "cpu", "precision": "fp32"}
-    small = TrainConfig(model="resnet8", width=2, epochs=9, batch_size=4, **resolved)
-    assert 50 < peak_alone_mb(small) < 5000
+def test_memory_is_measured_over_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("width: 2\nepochs: 9\nbatch_size: 4\ntrain_limit: 40\n")
+    memory._main(file)  # in this process, as one of its own takes seconds to start
+    assert float(capsys.readouterr().out) > 50
+
+
+def test_settings_that_cannot_be_trained_give_no_memory_but_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.sys, "executable", "/bin/false")
+    with pytest.raises(LeanError, match="could not be measured"):
+        memory.peak_alone_mb(TrainConfig(width=2, batch_size=4))

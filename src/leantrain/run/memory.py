@@ -23,7 +23,7 @@ STEPS = 2  # the optimiser has its state after the first
 
 
 def peak_alone_mb(config: TrainConfig) -> float:
-    """The most that a process holds which trains two steps with these resolved settings.
+    """The most that a process holds which trains two steps with these settings.
 
     Raises:
         LeanError: the process failed.
@@ -34,7 +34,8 @@ def peak_alone_mb(config: TrainConfig) -> float:
         file.write_text(yaml.safe_dump(settings))
         done = subprocess.run([sys.executable, "-m", __name__, str(file)], capture_output=True, text=True)
     if done.returncode:
-        raise LeanError(f"the memory of a run could not be measured: {done.stderr.strip().splitlines()[-1]}.")
+        reason = (done.stderr.strip() or f"the process ended with code {done.returncode}").splitlines()[-1]
+        raise LeanError(f"the memory of a run could not be measured: {reason}")
     return float(done.stdout.split()[-1])
 
 
@@ -44,7 +45,7 @@ def _main(file: Path) -> None:
     from leantrain.run import machine
     from leantrain.run.display import Quiet
     from leantrain.run.loop import Run
-    from leantrain.run.setup import load_images
+    from leantrain.run.setup import load_images, resolve
 
     config = TrainConfig(**read_yaml(file))
     if config.threads:
@@ -57,7 +58,8 @@ def _main(file: Path) -> None:
             if run.steps >= STEPS:
                 raise StopIteration
 
-    run = Run(config, load_images(config), display=Enough())
+    images = load_images(config)
+    run = Run(resolve(config, images), images, display=Enough())
     with contextlib.suppress(StopIteration):
         run.train_only()
     print(machine.peak_memory_mb(run.device))
