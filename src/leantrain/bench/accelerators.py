@@ -91,27 +91,30 @@ class Accelerators:
         self.paper = PAPER.get((model, data))
         settings = {**own, **({} if full else SMALL), "model": model, "data": data, **given}
         accelerated = {name: settings.pop(name, None) for name in WITHOUT}
+        asked = given.get("precision")  # the paper's fp16 needs CUDA; what the user asks for is tried anywhere
         self.config = TrainConfig(**{**settings, **WITHOUT})
         self.full, self.seeds, self.out, self.display = full, seeds, out, display
         self.device = machine.choose_device(self.config.device)
-        self.rows, self.left_out = self._rows(accelerated)
+        on_gpu = accelerated["precision"] if self.device.type == "cuda" else None
+        self.rows, self.left_out = self._rows(asked or on_gpu or "auto", accelerated["accumulate_batches"] or 2)
         self._running: Run | None = None
         self._stop_signal = 0
         stored = out / "bench.json"
         if stored.exists() and read_json(stored)["settings"] != dataclasses.asdict(self.config):
             raise LeanError(f"'{out}' holds a benchmark of other settings; choose another --out.")
 
-    def _rows(self, accelerated: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    def _rows(self, precision: str, batches: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """The settings of every row beyond WITHOUT, and what cannot be measured on this machine."""
         gpu, left_out = self.device.type == "cuda", []
         parts: dict[str, dict[str, Any]] = {}
-        precision = machine.choose_precision(accelerated["precision"] or "auto" if gpu else "auto", self.device)
+        precision = machine.choose_precision(precision, self.device)
         if precision != "fp32":
             parts["mixed precision"] = {"precision": precision}
         else:
-            left_out.append("mixed precision: this machine has none faster than fp32 (a CPU that emulates bf16 is 12×"
-                            " slower)")  # fmt: skip
-        parts["accumulation"] = {"accumulate_batches": accelerated["accumulate_batches"] or 2}
+            left_out.append(
+                "mixed precision: this machine has none faster than fp32 (a CPU that emulates bf16 is 12× slower)"
+            )
+        parts["accumulation"] = {"accumulate_batches": batches}
         if gpu:
             parts["pinned memory"] = {"pin_memory": True}
         else:
