@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast combining docs lint format clean
+.PHONY: help install demo test test-fast combining results docs lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -32,6 +32,9 @@ test-fast: $(READY)  ## run the tests that answer quickly: the library, without 
 
 combining: $(READY)  ## write the table of docs/combining.md anew
 	LEANTRAIN_WRITE_DOCS=1 $(BIN)/python -m pytest tests/methods/test_chain.py -k table
+
+results: $(READY)  ## put the papers' tables that were trained in runs/bench into docs/results.md
+	$(BIN)/leantrain bench results
 
 docs: $(READY)  ## build the documentation into build/site; what does not link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

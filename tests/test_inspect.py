@@ -33,8 +33,10 @@ from leantrain.run.setup import load_images
 from leantrain.run.signals import Interrupted
 from program import rows
 
-EVERY = {"fig2b", "fig5a", "fig5b", "fig5c", "fig6", "fig7", "fig8", "fig11", "fig12", "gallery"}
-THRESHOLDED = {"fig5c", "fig6", "fig7", "fig8"}
+EPOCHS = {"fig2b-epochs", "fig5a-epochs", "fig5b-epochs", "fig11-epochs"}
+ALONE = {"fig2b", "fig5a", "fig5b", "fig5c", "fig6", "fig7", "fig8", "fig10b", "fig11", "fig12", "fig14", "gallery"}
+EVERY = ALONE | EPOCHS
+THRESHOLDED = {"fig5c", "fig6", "fig7", "fig8", "fig10b"}
 SMALL = ("--width", 8, "--batch-size", 64, "--threads", 1, "--precision", "fp32")
 FEW = ("--examples", 40, "--pairings", 2)
 
@@ -51,7 +53,8 @@ def read(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "mixtrain"
-    call("train", *SMALL, "--train-limit", 501, "--epochs", 8, "--method", "mixtrain-cutmix", "--out", out)
+    kept = ("--keep-weights", 4)
+    call("train", *SMALL, "--train-limit", 501, "--epochs", 8, "--method", "mixtrain-cutmix", *kept, "--out", out)
     return out
 
 
@@ -126,6 +129,39 @@ def test_every_figure_is_a_picture_of_900_pixels(run: Path, seen: dict[str, Any]
             assert picture.height > 300
             colours = picture.convert("RGB").getcolors(1 << 20)
             assert colours is None or len(colours) > 50
+
+
+def test_the_studies_are_repeated_at_every_epoch_whose_weights_were_kept(run: Path, seen: dict[str, Any]) -> None:
+    assert sorted(path.name for path in (run / "weights").iterdir()) == [f"epoch-{e:04d}.safetensors" for e in (3, 7)]
+    shown = seen["figures"]
+    for name in EPOCHS:
+        assert shown[name]["epochs"] == [3, 7]
+    # The last weights are the model's, so the last points are those of the figures of the model at the end.
+    for way, row in shown["fig2b"]["rows"].items():
+        share = row["both"]["mean"] + row["one"]["mean"] / 2
+        assert shown["fig2b-epochs"]["share"][way][-1] == pytest.approx(share)
+    for way, row in shown["fig5b"]["kept"].items():
+        assert shown["fig5b-epochs"]["share"][way][-1] == pytest.approx(row["mean"])
+    for way, places in shown["fig11"]["within"].items():
+        assert shown["fig11-epochs"]["share"][way][-1] == pytest.approx(places[-1]["mean"])
+    way = shown["fig5a-epochs"]["way"]
+    assert shown["fig5a-epochs"]["change"][-1] == pytest.approx(shown["fig5a"]["change"][way])
+    assert shown["fig5a-epochs"]["loss"][0] != shown["fig5a-epochs"]["loss"][1]
+
+
+def test_fig10b_and_14_are_what_the_epochs_cost(run: Path, seen: dict[str, Any]) -> None:
+    saved, cost = seen["figures"]["fig10b"], [row["cost"] / 501 for row in rows(run)]
+    for one, three, spent in zip(saved["region1"], saved["region3"], cost, strict=True):
+        assert one + three == pytest.approx(1 - spent, abs=0.003)  # but for an odd one out
+    assert seen["figures"]["fig14"]["cost"] == pytest.approx(cost)
+    assert seen["figures"]["fig14"]["epochs"] == [[e, e] for e in range(8)]
+
+
+def test_storage_is_a_share_of_the_images_own_bytes(seen: dict[str, Any]) -> None:
+    storage = seen["storage"]
+    assert storage["image_bytes"] == 32 * 32
+    assert 10 <= storage["bytes_per_example"] <= 60
+    assert storage["overhead"] == pytest.approx(storage["bytes_per_example"] / 1024)
 
 
 def test_the_same_seed_gives_the_same_files_and_another_one_does_not(few: Path, run: Path, tmp_path: Path) -> None:
@@ -369,7 +405,7 @@ def test_a_plain_run_has_all_figures_but_those_of_mixtrain_s_thresholds(tmp_path
     stale.write_text("of an earlier run")
     call("inspect", tmp_path / "run", "--out", tmp_path / "out", "--pairings", 1)
     content = read(tmp_path / "out")
-    assert content["figures"].keys() == EVERY - THRESHOLDED
+    assert content["figures"].keys() == ALONE - THRESHOLDED
     assert len(content["notes"]) == len(THRESHOLDED)
     assert all("plain" in note for note in content["notes"])
     assert content["figures"]["gallery"]["mixer"] == "CutMix"
@@ -395,7 +431,7 @@ def test_without_a_history_three_figures_are_left_out_and_said_to_be(tmp_path: P
     )
     call("inspect", tmp_path / "r", "--pairings", 1)
     content = read(tmp_path / "r" / "inspect")
-    assert content["figures"].keys() == EVERY - {"fig5c", "fig6", "fig8"}
+    assert content["figures"].keys() == ALONE - {"fig5c", "fig6", "fig8"}
     assert [note.split()[0] for note in content["notes"]] == ["fig5c", "fig6", "fig8"]
     assert all("--no-history" in note for note in content["notes"])
     gallery = content["figures"]["gallery"]

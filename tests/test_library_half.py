@@ -13,7 +13,7 @@ BLOCKED = (
     "safetensors", "lightning_fabric", "scipy", "tensorboard", "pandas", "lightning",
     "transformers", "accelerate", "mlflow",
 )  # fmt: skip
-ROOMS = ("run", "cli", "compare", "data", "models", "report", "inspect", "integrations")
+ROOMS = ("run", "cli", "compare", "data", "models", "report", "inspect", "bench", "integrations")
 PROGRAM = tuple(f"leantrain.{room}" for room in ROOMS)
 
 START = f"""

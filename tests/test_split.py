@@ -38,6 +38,7 @@ FAMILIES = {  # family: models that stand for it, in the order of the table
     "XCiT": ("xcit_nano_12_p16_224",),
     "VGG": ("torchvision/vgg11",),
 }
+APART = {"class-token": ", its class tokens", "patch-tokens": ", after attention kept apart"}
 REFUSED = {"DeiT, distilled", "XCiT", "VGG"}
 WORKING = [name for family, names in FAMILIES.items() if family not in REFUSED for name in names]
 
@@ -377,6 +378,93 @@ def test_registers_and_torchvisions_transformers_are_copied_per_constituent_too(
         torch.testing.assert_close(run(split, model, x, owner * 0)[:3], model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_a_transformer_that_averages_its_patches_answers_as_if_it_had_only_that_constituents(split_of: Any) -> None:
+    model: Any = copy.deepcopy(build("vit_tiny_patch16_224, global_pool='avg'")).eval()
+    split, x, owner = split_of(model), images(2), halves(2, at=12)
+    assert (split.kind, split.map_size, split.leaks) == ("patch-tokens", (8, 8), "")
+    assert split.leak() < 1e-4
+    patches = (torch.arange(64) % 8 >= 3).long()  # the owner of each patch
+    with torch.no_grad():
+        both = run(split, model, x, owner).unflatten(0, (2, 2))
+        embedded = model.patch_embed(x) + model.pos_embed[:, 1:]
+        token = (model.cls_token + model.pos_embed[:, :1]).expand(2, -1, -1)
+        for j in range(2):
+            tokens = torch.cat([token, embedded[:, patches == j]], dim=1)
+            for block in model.blocks:
+                tokens = block(tokens)
+            wanted = model.head(model.fc_norm(model.norm(tokens)[:, 1:].mean(1)))
+            torch.testing.assert_close(both[j], wanted, rtol=1e-4, atol=1e-5)
+
+
+# --- squeeze-and-excite ----------------------------------------------------------------------------------------------
+
+
+def excited(kind: str) -> nn.Sequential:
+    """A CNN of cells that see their own 4×4 pixels only, but for its squeeze-and-excite."""
+    _torchvision.prepare()
+    from timm.layers import EffectiveSEModule, SEModule
+    from torchvision.ops import SqueezeExcitation
+
+    excite = {
+        "timm": lambda: SEModule(16, rd_channels=8, norm_layer=nn.BatchNorm2d),
+        "effective": lambda: EffectiveSEModule(16),
+        "torchvision": lambda: SqueezeExcitation(16, 8),
+    }[kind]()
+    layers = list(Patches())
+    return nn.Sequential(*layers[:2], excite, *layers[2:])
+
+
+@pytest.mark.parametrize("kind", ["timm", "effective", "torchvision"])
+def test_squeeze_and_excite_squeezes_each_region_by_itself(kind: str) -> None:
+    model, x = excited(kind).eval(), images(3, 16)
+    split = Split(model, x)
+    assert (split.leaks, split.leak()) == ("", pytest.approx(0, abs=1e-5))
+    both = run(split, model, x, halves(3, 16, at=4))
+    torch.testing.assert_close(both[:3], model(x[..., :4]))
+    torch.testing.assert_close(both[3:], model(x[..., 4:]))
+    before = model(x)
+    split.remove()
+    assert torch.equal(model(x), before)  # plain batches never noticed
+
+
+@pytest.mark.parametrize("kind", ["timm", "torchvision"])
+def test_a_pool_that_is_a_function_is_told_from_the_squeezes_before_it(kind: str) -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = excited(kind)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layers[-1](F.relu(self.layers[:4](x)).mean((2, 3)))
+            return out
+
+    model, x, owner = Functional().eval(), images(3, 16), halves(3, 16, at=4)
+    split = Split(model, x)
+    assert (split.layer, split.leaks, split.leak()) == ("mean()", "", pytest.approx(0, abs=1e-5))
+    both = run(split, model, x, owner)
+    torch.testing.assert_close(both[:3], model(x[..., :4]))
+    torch.testing.assert_close(both[3:], model(x[..., 4:]))
+    if kind == "timm":  # compiling takes a while
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(run(split, compiled, x, owner), both)
+
+
+def test_a_squeeze_that_does_more_than_gate_is_left_alone_and_named() -> None:
+    from timm.layers import SEModule
+
+    layers = list(Patches())
+    model = nn.Sequential(*layers[:2], SEModule(16, rd_channels=8, add_maxpool=True), *layers[2:]).eval()
+    split = Split(model, images(2, 16))
+    assert split.leaks == "squeeze-and-excite"
+    assert split.leak() > 0.001
+
+
+def test_a_large_leak_is_said_in_words_and_a_small_one_is_not() -> None:
+    assert Split(Patches(), images(2, 16)).warning() is None
+    wide = nn.Sequential(nn.Conv2d(3, 8, 31, 1, 15), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    assert "does not keep the images of a composite well apart" in (Split(wide, images(2, 16)).warning() or "")
+
+
 # --- what it leaves alone --------------------------------------------------------------------------------------------
 
 
@@ -461,7 +549,8 @@ def test_wrapped_models_keep_their_names_and_split_inside(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])  # aot_eager: with a backward, at a tenth of the time
 def test_a_compiled_model_gives_what_the_eager_one_gives_plain_and_split(backend: str) -> None:
-    model, x, owner = Patches().requires_grad_(backend == "aot_eager"), images(4, 16), halves(4, 16, at=6)
+    model: nn.Module = excited("torchvision") if backend == "aot_eager" else Patches().requires_grad_(False)
+    x, owner = images(4, 16), halves(4, 16, at=6)
     eager = Split(model, x)
     wanted = [model(x), run(eager, model, x, owner), run(eager, model, x, owner.mT.contiguous()), model(x)]
     eager.remove()
@@ -568,7 +657,7 @@ def table() -> str:
             split.remove()
             bound = "< 1e-5" if split.error < 1e-5 else f"{split.error:.0e}"
             h, w = split.map_size
-            where = f"`{split.layer}`" + (", its class tokens" if split.kind == "class-token" else "")
+            where = f"`{split.layer}`" + APART.get(split.kind, "")
             lines.append(f"| {family} | `{name}` | {where} | {h}×{w} | {bound} | yes | {split.leaks or 'none'} |")
     return "\n".join(lines)
 

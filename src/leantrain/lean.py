@@ -221,7 +221,11 @@ class Lean:
 
     @property
     def note(self) -> str | None:
-        """What the model does not take of the method's ways of showing examples, where the run goes on without."""
+        """What to know before training of how the model takes the method's ways of showing examples; None if nothing.
+
+        That it shows none smaller, where the model takes no other size; or that it keeps the images of a composite
+        badly apart (`lean.split.leak()`).
+        """
         return self._presenter.note
 
     @property

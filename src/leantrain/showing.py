@@ -49,7 +49,7 @@ class Presenter:
         self.side = 0
         """Pixels along an image's shorter side; 0 where every example is shown whole, so that nobody has looked."""
         self.note: str | None = None
-        """What of the method's ways of showing the model does not take, where it goes on without."""
+        """What to know before training of how the model takes the method's ways of showing."""
         self.granted: frozenset[str] = frozenset()
         """The kinds of form in the way of showing that the model takes, of those that a method offers."""
         self.forms: tuple[Form, ...] = ()
@@ -80,6 +80,8 @@ class Presenter:
         self.granted = frozenset(name for form in offer for name, _ in form.parts)
         if not self.granted and (offering := [str(one) for _, one in method.having(Offers)]):
             self.note = f"{' + '.join(offering)} shows no example smaller, but trains fewer epochs: {refused}"
+        elif self.split is not None:
+            self.note = self.split.warning()
 
     def _take(self, forms: tuple[Form, ...], attached: Attached) -> None:
         """Show examples in these forms, each of which the model must take."""

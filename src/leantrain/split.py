@@ -22,6 +22,8 @@ from leantrain.errors import LeanError, nearest
 _LEAST_MAP = 4  # cells a side; fewer cannot hold two halves apart
 _TRIES = 5  # how many layers, from the last backwards, are tried as the last feature map
 _LISTED = 20  # how many are tried for the user to choose from, where none of these fits
+_LEAK_IMAGES = 4  # made-up ones; with two, the leak is mostly luck
+_LARGE_LEAK = 0.5  # from here on an answer is as much about the other constituent as about its own
 _SEES_ALL = {  # what mixes the whole map, by words in class names
     "squeeze-and-excite": ("squeezeexc", "semodule", "eca", "gatherexcite", "globalcontext", "cbam", "globalresponse"),
     "attention": ("attention",),
@@ -33,8 +35,8 @@ class Split:
 
     A composite shows constituent `owner[b, y, x]` at each pixel. Inside `regions` the last feature map is replaced by
     its regional means, one row per constituent, and everything after it runs once on those rows: the model's output
-    has `constituents * B` rows, row `j * B + b` for constituent j of composite b. A vision transformer that answers
-    from a class token gets one copy of that token per constituent instead, and attention that stays within each.
+    has `constituents * B` rows, row `j * B + b` for constituent j of composite b. A vision transformer gets one copy of
+    its class token per constituent and attention that stays within each; squeeze-and-excite squeezes by region.
 
     It works by hooks on the inner modules, so DDP, Fabric, autocast and `torch.compile` see an ordinary forward.
     Outside `regions` the model is exactly itself. Make it before the first forward of a compiled model.
@@ -45,7 +47,7 @@ class Split:
     map_size: tuple[int, int]
     """Height and width of the last feature map, or of the patch grid, for inputs like `example`."""
     kind: str
-    """`"pool"` or `"class-token"`."""
+    """`"pool"`, `"class-token"` or `"patch-tokens"` (a transformer that answers from the mean of its patches)."""
     leaks: str
     """What lets constituents see each other across the whole composite: `"squeeze-and-excite"`, `"attention"`, `""`."""
     error: float
@@ -65,11 +67,12 @@ class Split:
         with _Trial(inner, example) as trial:
             _one_tensor(trial)
             seen = _watch(trial)
+            self._squeezes = _Squeeze.find_all(trial)
             self._point, self.error = self._choose(trial, seen, layer)
-        self.layer, self.map_size = self._point.layer, self._point.map_size
-        self.kind = "class-token" if isinstance(self._point, _ClassToken) else "pool"
-        self.leaks = "" if self.kind == "class-token" else _leaks(inner)
-        self._handles = self._point.install(self._regions)
+        self._inner, self._example = inner, example[:1].detach()
+        self._handles = _install(self._point, self._squeezes, self._regions)
+        self.layer, self.map_size, self.kind = self._point.layer, self._point.map_size, self._point.kind
+        self.leaks = "" if self.kind != "pool" else _leaks(inner, {one.module for one in self._squeezes})
 
     @contextlib.contextmanager
     def regions(self, owner: Tensor, constituents: int) -> Iterator[None]:
@@ -87,34 +90,62 @@ class Split:
             handle.remove()
         self._handles = []
 
+    def leak(self) -> float:
+        """How far an answer moves when the other half is replaced, relative to how far that half's own answer moves.
+
+        0 where constituents are kept apart, 1 where they are not at all; measured on made-up images with the weights
+        that the model has now.
+        """
+        with _Trial(self._inner, self._example, _LEAK_IMAGES) as trial:
+            rows, (height, width) = len(trial.images), trial.images.shape[2:]
+            right = torch.arange(width, device=trial.images.device) >= width // 2
+            answers = []
+            for images in (trial.images, torch.where(right, trial.images.roll(1, 0), trial.images)):
+                with self.regions(right.to(torch.uint8).expand(rows, height, width), 2):
+                    answers.append(trial.run(images))
+            kept, own = (answers[1] - answers[0]).double().chunk(2)
+            return float(kept.norm() / own.norm().clamp_min(1e-30))
+
+    def warning(self) -> str | None:
+        """What a user should know of this model before mixing; None where constituents are kept apart well enough."""
+        if (leak := self.leak()) < _LARGE_LEAK:
+            return None
+        return (
+            f"{type(self._inner).__name__} does not keep the images of a composite well apart: when one is replaced, "
+            f"the answer for the other moves {leak:.2f} times as far as its own (0 is apart, 1 is not at all). Larger "
+            "images, or a model whose cells see less of them, keep them better apart."
+        )
+
     def _choose(self, trial: _Trial, seen: list[_Seen], layer: str | None) -> tuple[_Point, float]:
         """The first point that passes the check, or a sentence that says why there is none."""
         transformer = _ClassToken.find(trial)
         if transformer is not None and layer in (None, transformer.layer):
             points: Iterator[_Point] = iter([transformer])
-        elif layer is None:
-            distinct = list(dict.fromkeys(one.name for one in reversed(seen)))[:_TRIES]
-            modules = (point for one in reversed(seen) if one.name in distinct for point in one.points())
-            points = itertools.chain(modules, _called_pools(trial))
         else:
-            _check_layer(trial.model, layer)
-            points = (point for one in reversed(seen) if one.name == layer for point in one.points())
+            if layer is None:
+                names = list(dict.fromkeys(one.name for one in reversed(seen)))[:_TRIES]
+            else:
+                _check_layer(trial.model, layer)
+                names = [layer]
+            pools = [point for one in reversed(seen) if one.name in names for point in one.points()]
+            masks = _Masks.find(trial, "avg")
+            masked = () if masks is None else (_PatchTokens(masks, pool) for pool in pools)
+            points = itertools.chain(masked, pools, _called_pools(trial) if layer is None else ())
         for point in points:
-            error = _error_at(trial, point)
+            error = _error_at(trial, point, self._squeezes)
             if error is not None:
                 h, w = point.map_size
                 if min(h, w) < _LEAST_MAP:
                     raise _too_small(trial.model, h, w)
                 return point, error
-        fitting = _fitting(trial, seen, _LISTED)
-        raise _refusal(trial, seen, layer, transformer, fitting)
+        raise _refusal(trial, seen, layer, transformer, _fitting(trial, seen, self._squeezes, _LISTED))
 
 
 def candidates(model: nn.Module, example: Tensor) -> list[str]:
     """The layers that fit as the last feature map, in the order in which they run; each of them is tried."""
     with _Trial(_checked(model, example), example) as trial:
         _one_tensor(trial)
-        return _fitting(trial, _watch(trial))
+        return _fitting(trial, _watch(trial), _Squeeze.find_all(trial))
 
 
 # --- inside the forward ----------------------------------------------------------------------------------------------
@@ -138,8 +169,14 @@ class _Regions:
 class _Point(Protocol):
     """Somewhere in a model where constituents can be told apart."""
 
-    layer: str
-    map_size: tuple[int, int]
+    @property
+    def layer(self) -> str: ...
+
+    @property
+    def map_size(self) -> tuple[int, int]: ...
+
+    @property
+    def kind(self) -> str: ...
 
     def install(self, regions: _Regions) -> list[RemovableHandle]: ...
 
@@ -219,9 +256,12 @@ def _regional_means(x: Tensor, layout: _Layout, owner: Tensor, constituents: int
 
 
 def _shares(owner: Tensor, constituents: int, grid: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Which share of each cell belongs to each constituent: (B, k, h, w)."""
+    """Which share of each cell belongs to each constituent: (B, k, h, w).
+
+    By `interpolate`, as the model's calls of pooling functions are counted (`_PoolCalls`) and this is none of them.
+    """
     each = torch.arange(constituents, device=owner.device, dtype=owner.dtype).view(1, -1, 1, 1)
-    return F.adaptive_avg_pool2d((owner[:, None] == each).to(dtype), grid)
+    return F.interpolate((owner[:, None] == each).to(dtype), grid, mode="area")
 
 
 @dataclass
@@ -235,6 +275,7 @@ class _Pool:
     way: str  # "pool": replace its output; "cell", "constant": replace the map by maps of one cell, by constant maps
     call: int = 0
     calls: int = 1  # a module may run several times; only one of them is the last
+    kind = "pool"
 
     def install(self, regions: _Regions) -> list[RemovableHandle]:
         call = self.call if self.calls > 1 else None
@@ -307,6 +348,7 @@ class _CalledPool:
     layout: _Layout
     map_size: tuple[int, int]
     call: int  # which of the forward's calls of pooling functions it is
+    kind = "pool"
 
     def install(self, regions: _Regions) -> list[RemovableHandle]:
         return []
@@ -348,12 +390,116 @@ def _called_pools(trial: _Trial) -> Iterator[_CalledPool]:
         yield from reversed(points[False])
 
 
-# --- transformers that answer from a class token ---------------------------------------------------------------------
+# --- squeeze-and-excite ----------------------------------------------------------------------------------------------
 
 
 @dataclass
-class _ClassToken:
-    """The blocks of a vision transformer whose class token answers: one copy per constituent, attention kept within."""
+class _Squeeze:
+    """A layer that gives `x * gate(mean of x)`: it squeezes each region by itself, and gates each cell by its owner's.
+
+    Its mean need not be a module, so the layer is taken at the first inner module that is given the mean and at the
+    last one, which gives the gate.
+    """
+
+    module: nn.Module
+    first: nn.Module
+    last: nn.Module
+
+    @classmethod
+    def find_all(cls, trial: _Trial) -> list[_Squeeze]:
+        """Those squeeze-and-excites, by name, that compute just that in one forward."""
+        found = [_Excitement(module) for module in trial.model.modules() if _sees_all(module) == "squeeze-and-excite"]
+        handles = [handle for one in found for handle in one.watch()]
+        try:
+            trial.run(trial.images)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [cls(one.module, one.first, one.last) for one in found if one.first is not None and one.last is not None]
+
+    def install(self, regions: _Regions) -> list[RemovableHandle]:
+        hooks = _SqueezeHooks(regions)
+        return [
+            self.module.register_forward_pre_hook(hooks.enter),
+            self.first.register_forward_pre_hook(hooks.squeeze),
+            self.last.register_forward_hook(hooks.excite),
+        ]
+
+
+class _Excitement:
+    """Watches one squeeze-and-excite: what inside was given the mean of its map, and what gave the gate."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.first: nn.Module | None = None
+        self.last: nn.Module | None = None
+        self._mean: Tensor | None = None
+        self._gate: Tensor | None = None
+
+    def watch(self) -> list[RemovableHandle]:
+        return [
+            self.module.register_forward_pre_hook(self._enter),
+            *(child.register_forward_hook(self._inside) for child in self.module.children()),
+            self.module.register_forward_hook(self._leave),
+        ]
+
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        x = inputs[0]
+        self._mean = x.mean((2, 3), keepdim=True) if isinstance(x, Tensor) and x.ndim == 4 else None
+
+    def _inside(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._mean is None or not isinstance(output, Tensor):
+            return
+        if self.first is None and inputs[0].shape == self._mean.shape and torch.allclose(inputs[0], self._mean):
+            self.first = module
+        if self.first is not None and output.shape == self._mean.shape:
+            self.last, self._gate = module, output
+
+    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._gate is None or not torch.allclose(output, inputs[0] * self._gate, rtol=1e-4):
+            self.first = None  # more than a gate: it is left alone
+
+
+class _SqueezeHooks:
+    """The mean becomes one row per region, and the gates of the rows become one map."""
+
+    def __init__(self, regions: _Regions) -> None:
+        self.regions = regions
+        self.map: Tensor | None = None
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.map = inputs[0] if self.regions.owner is not None else None
+
+    def squeeze(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        owner = self.regions.owner
+        if self.map is None or owner is None:
+            return None
+        means = _regional_means(self.map, _Layout("NCHW"), owner, self.regions.constituents)
+        return means[:, :, None, None], *inputs[1:]
+
+    def excite(self, module: nn.Module, inputs: tuple[Any, ...], gate: Tensor) -> Tensor | None:
+        x, owner, k = self.map, self.regions.owner, self.regions.constituents
+        if x is None or owner is None:
+            return None
+        self.map = None
+        share = _shares(owner, k, (x.shape[2], x.shape[3]), gate.dtype).flatten(2)
+        each = gate.flatten(1).view(k, len(x), -1).permute(1, 2, 0)  # (B, C, k)
+        return torch.bmm(each, share).view_as(x)
+
+
+def _install(point: _Point, squeezes: list[_Squeeze], regions: _Regions) -> list[RemovableHandle]:
+    return [*point.install(regions), *(handle for one in squeezes for handle in one.install(regions))]
+
+
+# --- transformers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Masks:
+    """The blocks of a vision transformer: attention stays within a constituent, each has its copy of the prefix tokens.
+
+    A patch belongs to whoever owns most of it, on a tie to the first.
+    """
 
     layer: str
     model: nn.Module
@@ -365,16 +511,18 @@ class _ClassToken:
     map_size: tuple[int, int]
 
     @classmethod
-    def find(cls, trial: _Trial) -> _ClassToken | None:
-        """timm's and torchvision's vision transformers, by their parts; None for any other model."""
+    def find(cls, trial: _Trial, pool: str) -> _Masks | None:
+        """timm's and torchvision's vision transformers that answer from a class "token" or from an "avg" of patches."""
         for name, module in trial.model.named_modules():
-            found = _timm_parts(module) or _torchvision_parts(module)
+            found = _timm_parts(module, pool) or (_torchvision_parts(module) if pool == "token" else None)
             if found is not None:
                 below, blocks, masked, heads, prefix = found
                 size, tokens = trial.images.shape[2:], trial.rows_of(blocks[0]) - prefix
                 layout = _Layout("NLC", prefix)
                 map_size = layout.grid(torch.empty(1, tokens + prefix, 0), *size)
                 if _leftover(module, map_size, tokens):
+                    if pool == "avg":
+                        return None
                     raise LeanError(
                         f"the {tokens} patch tokens of {type(trial.model).__name__} are no grid for images of "
                         f"{size[0]}×{size[1]} (patch dropout, or odd patches); turn that off or use split=false"
@@ -383,32 +531,88 @@ class _ClassToken:
                 return cls(_join(name, below), module, blocks, masked, heads, prefix, patch, map_size)
         return None
 
-    def install(self, regions: _Regions) -> list[RemovableHandle]:
+    def install(self, regions: _Regions, leave: _LeaveHook | _MergeHook) -> list[RemovableHandle]:
         mask = _MaskHook(regions)
         return [
             self.blocks[0].register_forward_pre_hook(_EnterHook(regions, self.prefix)),
             *(module.register_forward_pre_hook(mask, with_kwargs=True) for module in self.masked),
-            self.blocks[-1].register_forward_hook(_LeaveHook(regions, self.prefix)),
+            self.blocks[-1].register_forward_hook(leave),
         ]
 
-    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None:
-        """The attention mask, once for all blocks. A patch belongs to whoever owns most of it, on a tie the first."""
+    def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> Tensor:
+        """Make the attention mask, once for all blocks; gives the owner of each patch, (B, rows, columns)."""
         if getattr(self.model, "grad_checkpointing", False):
             raise LeanError(
                 f"split propagation in {type(self.model).__name__} cannot recompute its attention masks in the "
                 "backward pass; turn gradient checkpointing off or use split=false"
             )
         grid = (owner.shape[1] // self.patch[0], owner.shape[2] // self.patch[1])
-        patches = _shares(owner, constituents, grid, torch.float32).argmax(1).flatten(1)
+        patches = _shares(owner, constituents, grid, torch.float32).argmax(1)
         copies = torch.arange(constituents, device=owner.device).repeat_interleave(self.prefix)
-        tokens = torch.cat([copies.expand(len(owner), -1), patches], dim=1)
+        tokens = torch.cat([copies.expand(len(owner), -1), patches.flatten(1)], dim=1)
         mask = (tokens[:, :, None] == tokens[:, None, :])[:, None]
         if self.heads:  # torch's own: (B·heads, N, N), true where attention is forbidden
             mask = ~mask.expand(-1, self.heads, -1, -1).flatten(0, 1)
         regions.owner, regions.constituents, regions.mask = owner, constituents, mask
+        return patches
+
+
+@dataclass
+class _ClassToken:
+    """A vision transformer whose class token answers: each constituent's copy answers for it."""
+
+    masks: _Masks
+    kind = "class-token"
+
+    @classmethod
+    def find(cls, trial: _Trial) -> _ClassToken | None:
+        masks = _Masks.find(trial, "token")
+        return None if masks is None else cls(masks)
+
+    @property
+    def layer(self) -> str:
+        return self.masks.layer
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        return self.masks.map_size
+
+    def install(self, regions: _Regions) -> list[RemovableHandle]:
+        return self.masks.install(regions, _LeaveHook(regions, self.masks.prefix))
+
+    def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None:
+        self.masks.prepare(regions, owner, constituents)
+
+    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+
+@dataclass
+class _PatchTokens:
+    """A vision transformer that answers from the mean of its patches: of each constituent's own."""
+
+    masks: _Masks
+    pool: _Pool
+    kind = "patch-tokens"
+
+    @property
+    def layer(self) -> str:
+        return self.pool.layer
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        return self.pool.map_size
+
+    def install(self, regions: _Regions) -> list[RemovableHandle]:
+        # In this order: the pool may act on the last block's output too, and must find its own prefix there.
+        return [*self.masks.install(regions, _MergeHook(regions, self.masks.prefix)), *self.pool.install(regions)]
+
+    def prepare(self, regions: _Regions, owner: Tensor, constituents: int) -> None:
+        patches = self.masks.prepare(regions, owner, constituents)
+        self.pool.prepare(regions, patches, constituents)
+
+    def acting(self, regions: _Regions) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
 
 class _EnterHook:
@@ -454,15 +658,32 @@ class _LeaveHook:
         return prefix.reshape(rows, -1, self.prefix, features).transpose(0, 1).flatten(0, 1)
 
 
+class _MergeHook:
+    """After the last block: the first constituent's prefix tokens and the patches, as the model would have had."""
+
+    def __init__(self, regions: _Regions, prefix: int) -> None:
+        self.regions, self.prefix = regions, prefix
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if self.regions.owner is None:
+            return None
+        patches = output[:, self.regions.constituents * self.prefix :]
+        return torch.cat([output[:, : self.prefix], patches], dim=1)
+
+
 _Parts = tuple[
     str, list[nn.Module], list[nn.Module], int, int
 ]  # name of the blocks, they, what is masked, heads, prefix
 
 
-def _timm_parts(module: nn.Module) -> _Parts | None:
+def _timm_parts(module: nn.Module, pool: str) -> _Parts | None:
     blocks = getattr(module, "blocks", None)
-    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or getattr(module, "global_pool", None) != "token":
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or getattr(module, "global_pool", None) != pool:
         return None
+    masked = [block if _takes_mask(block) else getattr(block, "attn", block) for block in blocks]
+    prefix = int(getattr(module, "num_prefix_tokens", 1))
+    if pool == "avg":  # one whose attention takes no mask is split at its pool alone, and leaks
+        return ("blocks", list(blocks), masked, 0, prefix) if all(map(_takes_mask, masked)) else None
     if getattr(module, "cls_token", None) is None:
         return None
     if getattr(module, "dist_token", None) is not None:
@@ -470,13 +691,12 @@ def _timm_parts(module: nn.Module) -> _Parts | None:
             f"{type(module).__name__} answers from a distillation token besides its class token, which split "
             "propagation does not support; use the model without distillation or split=false"
         )
-    masked = [block if _takes_mask(block) else getattr(block, "attn", block) for block in blocks]
     if not all(map(_takes_mask, masked)):
         raise LeanError(
             f"{type(module).__name__} answers from its class token, but its attention takes no attn_mask, which split "
             "propagation needs; build it with average pooling (global_pool='avg') or use split=false"
         )
-    return "blocks", list(blocks), masked, 0, int(getattr(module, "num_prefix_tokens", 1))
+    return "blocks", list(blocks), masked, 0, prefix
 
 
 def _torchvision_parts(module: nn.Module) -> _Parts | None:
@@ -502,14 +722,14 @@ def _leftover(module: nn.Module, grid: tuple[int, int], tokens: int) -> bool:
 # --- finding the point -----------------------------------------------------------------------------------------------
 
 
-def _fitting(trial: _Trial, seen: list[_Seen], limit: int | None = None) -> list[str]:
+def _fitting(trial: _Trial, seen: list[_Seen], squeezes: list[_Squeeze], limit: int | None = None) -> list[str]:
     """The layers with a map at which it may split, in the order in which they run; of the last `limit` only."""
     names = _names(seen)[-limit:] if limit else _names(seen)
     points = {name: [point for one in seen if one.name == name for point in one.points()] for name in names}
-    return [name for name in names if any(_error_at(trial, point) is not None for point in points[name])]
+    return [name for name in names if any(_error_at(trial, point, squeezes) is not None for point in points[name])]
 
 
-def _error_at(trial: _Trial, point: _Point) -> float | None:
+def _error_at(trial: _Trial, point: _Point, squeezes: list[_Squeeze]) -> float | None:
     """How exactly the split model answers for an image alone in its composite; None where the point does not fit.
 
     Fitting is: such an image gets the model's own output; two halves get two finite, different outputs; and where
@@ -520,7 +740,7 @@ def _error_at(trial: _Trial, point: _Point) -> float | None:
     alone = torch.arange(rows, dtype=torch.uint8, device=trial.images.device).view(-1, 1, 1)
     cells = torch.arange(width, device=trial.images.device) * point.map_size[1] // width
     halves = (cells >= point.map_size[1] // 2).to(torch.uint8)
-    handles = point.install(regions)
+    handles = _install(point, squeezes, regions)
     try:
         with _divided(point, regions, alone.expand(-1, height, width), rows):
             full = trial.run(trial.images)
@@ -536,7 +756,7 @@ def _error_at(trial: _Trial, point: _Point) -> float | None:
             half = trial.run(trial.images)
         if half.shape != (2 * rows, classes) or not half.isfinite().all() or torch.equal(half[:rows], half[rows:]):
             return None
-        if isinstance(point, _ClassToken):
+        if point.kind != "pool":
             with _divided(point, regions, halves.expand(rows, height, width), 2):
                 changed = trial.run(torch.where(halves.bool(), trial.images.flip(0), trial.images))
             if not (changed[:rows] - half[:rows]).abs().max() <= tolerance:
@@ -553,15 +773,16 @@ class _Trial:
     """Runs a model on made-up images and leaves no trace: mode, buffers, gradients and generators stay as they were.
 
     The images are smooth noise, so that two of them differ in every map. What would hide that difference in a model
-    not trained yet is stood in for: weights that are all zero, as some heads start, and BatchNorm statistics.
+    not trained yet is stood in for: weights that are all zero, as some heads and the last norms of residual blocks
+    start, and BatchNorm statistics.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
+    def __init__(self, model: nn.Module, example: Tensor, count: int = 2) -> None:
         self.model = model
         generator = torch.Generator().manual_seed(0)
         _, channels, height, width = example.shape
-        coarse = torch.randn(2, channels, 3, 3, generator=generator)
-        fine = torch.randn(2, channels, height, width, generator=generator)
+        coarse = torch.randn(count, channels, 3, 3, generator=generator)
+        fine = torch.randn(count, channels, height, width, generator=generator)
         images = F.interpolate(coarse, (height, width), mode="bilinear") + 0.5 * fine
         like = next((p for p in model.parameters() if p.is_floating_point()), example)  # Fabric casts on the way in
         self.images = images.to(like.device, like.dtype)
@@ -570,6 +791,10 @@ class _Trial:
             for name, value in model.named_parameters()
             if value.ndim > 1 and value.is_floating_point() and not value.any()
         }
+        for name, module in model.named_modules():
+            weight = getattr(module, "weight", None)
+            if "norm" in type(module).__name__.lower() and isinstance(weight, nn.Parameter) and not weight.any():
+                self._stand_ins[_join(name, "weight")] = torch.ones_like(weight)
         self._open = contextlib.ExitStack()
         self.plain: Any = None  # the model's own output in eval mode
         self.trained: Any = None  # and in train mode
@@ -829,10 +1054,15 @@ def _names(seen: list[_Seen]) -> list[str]:
     return list(dict.fromkeys(one.name for one in reversed(seen) if not one.is_pool))[::-1]
 
 
-def _leaks(model: nn.Module) -> str:
-    classes = {type(module).__name__.lower() for module in model.modules()}
-    found = (what for what, words in _SEES_ALL.items() if any(word in name for word in words for name in classes))
-    return next(found, "")
+def _leaks(model: nn.Module, regional: set[nn.Module]) -> str:
+    """What of `_SEES_ALL` is in a model, besides the modules that act by region and what is inside these."""
+    inside = {part for module in regional for part in module.modules()}
+    return next(filter(None, (_sees_all(module) for module in model.modules() if module not in inside)), "")
+
+
+def _sees_all(module: nn.Module) -> str:
+    name = type(module).__name__.lower()
+    return next((what for what, words in _SEES_ALL.items() if any(word in name for word in words)), "")
 
 
 def _join(*names: str) -> str:

@@ -181,8 +181,9 @@ def test_every_setting_trains(tmp_path: Path, flags: tuple[str, ...]) -> None:
     assert table[-1]["test_accuracy"] is not None
 
 
-def test_compiled_training_works(tmp_path: Path) -> None:
-    call("train", *SMALL, "--epochs", 1, "--compile", "--out", tmp_path / "o")
+def test_compiled_training_works_with_the_other_accelerators(tmp_path: Path) -> None:
+    others = ("--accumulate", 2, "--accumulate-batches", 2, "--pin-memory", "--channels-last")
+    call("train", *SMALL, "--epochs", 1, "--compile", *others, "--out", tmp_path / "o")
     assert (tmp_path / "o" / "model.safetensors").exists()
     call("eval", tmp_path / "o")
 

@@ -100,6 +100,12 @@ def test_methods_take_turns_an_epoch_each(finished: Path) -> None:
     assert first == [(m, e) for e in (0, 1) for m in ("plain", "mixtrain-cutmix", "random-backprop")]
 
 
+def test_runs_that_share_a_process_claim_no_memory_of_their_own(finished: Path) -> None:
+    results = [json.loads(file.read_text()) for file in finished.glob("runs/*/*/result.json")]
+    assert results
+    assert all(result["peak_memory_mb"] is None for result in results)
+
+
 def test_a_compared_run_is_the_run_that_train_makes(finished: Path, tmp_path: Path) -> None:
     done = run("train", *SMALL, "--epochs", 4, "--seed", 1, "--method", "mixtrain-cutmix", "--out", tmp_path / "t")
     assert done.returncode == 0

@@ -106,6 +106,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     from leantrain.methods import chain
     from leantrain.run.display import make_table_display
     from leantrain.run.loop import Run
+    from leantrain.run.machine import precision_warning
     from leantrain.run.setup import check_files, load_images, resolve
     from leantrain.run.signals import Interrupted
 
@@ -149,6 +150,8 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
         f"{config.epochs} epochs, {settings.seeds} seed{'s' * (settings.seeds > 1)}"
         f"{', with controls' * settings.controls}; at most {total:,.0f} epochs in all"
     )
+    if (text := precision_warning(config.precision, torch.device(config.device))) is not None:
+        display.note(f"warning: {text}")
     for name in settings.methods:
         budget = min(settings.budgets, default=chain(name).default_budget)
         for text in chain(name).warnings(config.epochs or 1, budget):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from leantrain.cli.bench import BenchGroup, bench
 from leantrain.cli.common import Command
 from leantrain.cli.compare import compare
 from leantrain.cli.eval import eval_command
@@ -78,6 +79,7 @@ for _command in (
     compare,
     report_command,
     methods_command,
+    bench,
 ):
-    assert isinstance(_command, Command)  # which loads the plugins
+    assert isinstance(_command, Command | BenchGroup)  # which load the plugins
     cli.add_command(_command)

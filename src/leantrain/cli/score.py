@@ -119,14 +119,13 @@ def _score(given: dict[str, Any], own: dict[str, Any], out: Path | None, as_json
     images = load_images(config)
     check_files(images)
     config = resolve(config, images)
-    assert config.batch_size is not None
     display = make_score_display()
     examples = len(images.train)
     display.note(
         f"scoring: {score} of {examples:,} images of {config.data}, the mean of {ensemble.models} × {config.model} of "
         f"{epochs} epochs each; cost {ensemble.cost(examples) / examples:.2f} epochs"
     )
-    steps = epochs * math.ceil(examples / config.batch_size)
+    steps = epochs * math.ceil(examples / config.step_size)
     if steps < FEW_STEPS:
         display.note(f"note: {steps} steps per model are few to tell examples apart by; give more --score-epochs.")
     with locked(out):

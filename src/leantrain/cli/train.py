@@ -64,6 +64,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     from leantrain.run import loggers
     from leantrain.run.display import make_display, result_table
     from leantrain.run.loop import Run
+    from leantrain.run.machine import precision_warning
     from leantrain.run.setup import check_files, load_images, resolve
     from leantrain.run.signals import Interrupted
 
@@ -103,6 +104,8 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
             elif config != folder.config():
                 folder.write_config(config, folder.made_with())  # with what it goes on with
             display.note(_headline(run))
+            if (text := precision_warning(config.precision, run.device)) is not None:
+                display.note(f"warning: {text}")
             for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
                 display.note(f"warning: {text}")
             if run.lean.note is not None:
@@ -161,7 +164,7 @@ def _headline(run: Run) -> str:
     return (
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes, {described(images)}; "
-        f"{config.method}, {config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
+        f"{config.method}, {config.epochs} epochs, batch {config.step_size}, {config.precision} on {config.device}; "
         f"cost {_cost(run, cost)}, about {_duration(expected_seconds(run))}"
     )
 

@@ -90,7 +90,7 @@ class Training:
             wanted = self._config_of(entry, config)
             if wanted is None:
                 return None
-            run = Run(resolve(dataclasses.replace(wanted, out=str(folder)), images), images, folder.path)
+            run = Run(resolve(dataclasses.replace(wanted, out=str(folder)), images), images, folder.path, alone=False)
             locks.enter_context(locked(folder.path))
             if not run.load_checkpoint():
                 run.write_config()

@@ -71,7 +71,8 @@ def inspect_run(
 
     studied = _study(run, config, images, pairings, examples, seed, note)
     drawn: dict[str, Numbers] = {}
-    for name, draw in _drawings(run, studied, epoch).items():
+    drawings = {**_drawings(run, studied, epoch), **_over_epochs(run, config, images, studied)}
+    for name, draw in drawings.items():
         file = out / f"{name}.png"
         try:
             numbers, figure = draw()
@@ -94,9 +95,18 @@ def inspect_run(
         "train_accuracy_of_examples": float(studied.correct.double().mean()),
         "pairings": pairings,
         "seed": seed,
+        "storage": record.storage(run, images.channels * images.image_size**2),
     }
     write_text(out / "inspect.json", json.dumps({**about, "notes": notes, "figures": drawn}, indent=1, allow_nan=False))
     return out
+
+
+def _simple(numbers: Callable[[], Numbers], draw: Callable[[Numbers], Figure]) -> Drawing:
+    def both() -> tuple[Numbers, Figure]:
+        found = numbers()
+        return found, draw(found)
+
+    return both
 
 
 def _drawings(run: Record, studied: Study, epoch: int | None) -> dict[str, Drawing]:
@@ -111,13 +121,6 @@ def _drawings(run: Record, studied: Study, epoch: int | None) -> dict[str, Drawi
             raise LeftOut("in no pair of two classes is either of them named first")
         return numbers
 
-    def simple(numbers: Callable[[], Numbers], draw: Callable[[Numbers], Figure]) -> Drawing:
-        def both() -> tuple[Numbers, Figure]:
-            found = numbers()
-            return found, draw(found)
-
-        return both
-
     def pictures() -> tuple[Numbers, Figure]:
         mixer, own = (run.mixtrain[1].mixer, run.mixtrain[1].constituents) if run.mixtrain else (CutMix(), 2)
         numbers, shown = study.gallery(studied, mixer, own)
@@ -127,16 +130,64 @@ def _drawings(run: Record, studied: Study, epoch: int | None) -> dict[str, Drawi
         return record.time_in_region3(run, studied.index.numpy(), studied.correct.numpy())
 
     return {
-        "fig2b": simple(lambda: interfering(0), figures.interference),
-        "fig5a": simple(lambda: study.loss_change(studied), figures.loss_change),
-        "fig5b": simple(lambda: study.accuracy_kept(studied), figures.accuracy_kept),
-        "fig5c": simple(lambda: record.loss_distribution(run, epoch), figures.loss_distribution),
-        "fig6": simple(lambda: record.efficacy(run), figures.efficacy),
-        "fig7": simple(lambda: record.mixed_shares(run), figures.mixed_shares),
-        "fig8": simple(region3, figures.time_in_region3),
-        "fig11": simple(lambda: interfering(1), figures.second_constituent),
-        "fig12": simple(lambda: record.mean_loss(run), figures.mean_loss),
+        "fig2b": _simple(lambda: interfering(0), figures.interference),
+        "fig5a": _simple(lambda: study.loss_change(studied), figures.loss_change),
+        "fig5b": _simple(lambda: study.accuracy_kept(studied), figures.accuracy_kept),
+        "fig5c": _simple(lambda: record.loss_distribution(run, epoch), figures.loss_distribution),
+        "fig6": _simple(lambda: record.efficacy(run), figures.efficacy),
+        "fig7": _simple(lambda: record.mixed_shares(run), figures.mixed_shares),
+        "fig8": _simple(region3, figures.time_in_region3),
+        "fig10b": _simple(lambda: record.savings(run), figures.savings),
+        "fig11": _simple(lambda: interfering(1), figures.second_constituent),
+        "fig12": _simple(lambda: record.mean_loss(run), figures.mean_loss),
+        "fig14": _simple(
+            lambda: record.runtime(run), lambda numbers: figures.runtime({str(run.config.method): numbers})
+        ),
         "gallery": pictures,
+    }
+
+
+def _over_epochs(run: Record, config: TrainConfig, images: ImageSet, studied: Study) -> dict[str, Drawing]:
+    """The studies of mixed inputs at every epoch whose weights the run kept; none where it kept none."""
+    epochs = run.folder.kept_epochs()
+    if not epochs:
+        return {}
+    over = study.OverEpochs()
+    for epoch in epochs:
+        studied.model.load_state_dict(run.folder.kept_weights(epoch))
+        over.add(epoch, dataclasses.replace(studied))  # a copy, as a study remembers its model's answers
+    load_saved(studied.model, run.folder, config, images)
+
+    asked = "Each point: the weights kept after an epoch, mean over random pairings of the same training examples."
+    return {
+        "fig2b-epochs": _simple(
+            over.recognised,
+            lambda numbers: figures.share_over_epochs(
+                numbers,
+                "recognised in a composite",
+                "MixTrain Fig. 2B: of the constituents that the model recognises without mixing, the share that it "
+                f"recognises in a composite of two of them. {asked}",
+            ),
+        ),
+        "fig5a-epochs": _simple(over.change, figures.change_over_epochs),
+        "fig5b-epochs": _simple(
+            over.kept,
+            lambda numbers: figures.share_over_epochs(
+                numbers,
+                "still recognised",
+                "MixTrain Fig. 5B: of the examples that the model recognises without mixing, the share that it "
+                f"recognises when they are mixed with a random other one. {asked}",
+            ),
+        ),
+        "fig11-epochs": _simple(
+            over.second,
+            lambda numbers: figures.share_over_epochs(
+                numbers,
+                f"second in the top {numbers['top']}",
+                "InterTrain Fig. 11 (first version of the paper): where one of two is named first without split, how "
+                f"often the other class is in the top places. In the paper never above 12%, of the top 5. {asked}",
+            ),
+        ),
     }
 
 

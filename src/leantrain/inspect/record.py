@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 THRESHOLDS = ("L_corr", "L_mid", "L_incorr")
 HISTOGRAM_BINS = 40
 MOST_BARS = 10
+TENTHS = 10
 OFTEN = {"correct": 0.6, "wrong": 0.7}
 """Shares of the epochs for which the papers say how many examples exceed them in region 3."""
 
@@ -102,6 +103,14 @@ class Record:
         elif planned != epoch:  # cut inside that epoch, its report is there already
             return {}
         return dict(state["report"])
+
+    @cached_property
+    def examples(self) -> int | None:
+        """How many training examples the run had."""
+        result = self.folder.result()
+        if result is not None:
+            return int(result["train_examples"])
+        return None if self.saved is None else len(self.saved["lean"]["ledger"]["loss"])
 
     @cached_property
     def epochs(self) -> list[int]:
@@ -231,6 +240,53 @@ def time_in_region3(record: Record, index: Array, correct: Array) -> Numbers:
     if not some.any():
         raise LeftOut("none of the examples looked at was unmixed in an epoch with thresholds")
     return numbers
+
+
+def savings(record: Record) -> Numbers:
+    """Fig. 10B: what each region saves of an epoch's cost, as a share of plain training's.
+
+    A composite of k costs what one input does, so a mixed example saves 1 − 1/k of itself; a skipped one all of it.
+    """
+    if record.mixtrain is None:
+        raise LeftOut(f"it shows what mixing saves, and the run used {record.config.method}")
+    if not record.rows:
+        raise LeftOut("no epoch is finished yet")
+    saved = 1 - 1 / record.mixtrain[1].constituents
+
+    def column(name: str) -> Array:
+        return np.array([record.metric(row, name) or 0.0 for row in record.rows])
+
+    region1, region3 = saved * column("mixed_region1"), saved * column("mixed_region3") + column("skipped")
+    return {
+        "epochs": [row["epoch"] for row in record.rows],
+        "region1": region1.tolist(),
+        "region3": region3.tolist(),
+        "mean": {"region1": float(region1.mean()), "region3": float(region3.mean())},
+    }
+
+
+def runtime(record: Record) -> Numbers:
+    """Fig. 14 of the first version: the mean cost of an epoch, over plain training's, in tenths of the run."""
+    if not record.rows:
+        raise LeftOut("no epoch is finished yet")
+    length = record.examples
+    if length is None:
+        raise LeftOut("neither a result nor a checkpoint says how many examples there were")
+    groups = np.array_split(np.arange(len(record.rows)), min(TENTHS, len(record.rows)))
+    cost = np.array([row["cost"] / length for row in record.rows])
+    return {
+        "epochs": [[record.rows[group[0]]["epoch"], record.rows[group[-1]]["epoch"]] for group in groups],
+        "cost": [float(cost[group].mean()) for group in groups],
+    }
+
+
+def storage(record: Record, image_bytes: int) -> Numbers | None:
+    """What the ledger keeps of an example, and that as a share of the image's own bytes; None without a checkpoint."""
+    if record.saved is None:
+        return None
+    fields = record.saved["lean"]["ledger"].values()
+    kept = sum(field.element_size() * field.numel() / max(1, len(field)) for field in fields if field.ndim)
+    return {"bytes_per_example": kept, "image_bytes": image_bytes, "overhead": kept / image_bytes}
 
 
 def mean_loss(record: Record) -> Numbers:

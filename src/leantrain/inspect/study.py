@@ -224,6 +224,62 @@ def _second(ranked: dict[str, list[Tensor]], pairs: int, classes: int) -> Number
     return {"pairs": pairs, "pairs_asked": asked, "places": places, "within": within, "chance": chance}
 
 
+# -- over the epochs ---------------------------------------------------------------------------------------------------
+
+
+class OverEpochs:
+    """Fig. 2B, 5A, 5B and 11 at every epoch whose weights a run kept.
+
+    Each is measured on the same examples and pairings as the figures of the model at the end.
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self._recognised: dict[str, list[float | None]] = {}
+        self._kept: dict[str, list[float | None]] = {}
+        self._second: dict[str, list[float | None]] = {}
+        self._change: list[Numbers] = []
+        self._place = 0
+
+    def add(self, epoch: int, study: Study) -> None:
+        """Measure the model as it was after an epoch."""
+        self.epochs.append(epoch)
+        self._change.append(loss_change(study))
+        try:
+            pairs, second = interference(study)
+            kept = accuracy_kept(study)["kept"]
+        except LeftOut:  # it recognised next to nothing yet
+            pairs, second, kept = {"rows": {}}, {"within": {}, "places": [0]}, {}
+        both = {name: row["both"]["mean"] + row["one"]["mean"] / 2 for name, row in pairs["rows"].items()}
+        self._place = max(self._place, second["places"][-1])
+        for into, found in (
+            (self._recognised, both),
+            (self._kept, {name: row["mean"] for name, row in kept.items()}),
+            (self._second, {name: rows[-1]["mean"] for name, rows in second["within"].items()}),
+        ):
+            for name in {**into, **found}:
+                into.setdefault(name, [None] * (len(self.epochs) - 1)).append(found.get(name))
+
+    def recognised(self) -> Numbers:
+        return self._shares(self._recognised)
+
+    def kept(self) -> Numbers:
+        return self._shares(self._kept)
+
+    def second(self) -> Numbers:
+        return {**self._shares(self._second), "top": self._place}
+
+    def change(self) -> Numbers:
+        way = "cutmix_split" if "cutmix_split" in self._change[0]["change"] else "cutmix"
+        loss, change = [one["loss"] for one in self._change], [one["change"][way] for one in self._change]
+        return {"epochs": self.epochs, "way": way, "loss": loss, "change": change}
+
+    def _shares(self, found: dict[str, list[float | None]]) -> Numbers:
+        if not found:
+            raise LeftOut("the model recognised fewer than two of the examples in every epoch that was kept")
+        return {"epochs": self.epochs, "share": found}
+
+
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 

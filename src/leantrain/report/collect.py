@@ -70,7 +70,7 @@ RUN_COLUMNS: dict[str, tuple[str, str, str]] = {
     "calibration error": ("expected calibration error", "calibration_error", "{:.4f}"),
     "cost": ("in epochs of plain training", "cost_epochs", "{:.2f}"),
     "time": ("seconds of training", "train_seconds", "{:.1f} s"),
-    "memory": ("the most that was held", "peak_memory_mb", "{:,.0f} MB"),
+    "memory": ("the most that its process held; a dash where runs shared one", "peak_memory_mb", "{:,.0f} MB"),
 }
 
 

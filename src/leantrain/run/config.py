@@ -80,7 +80,7 @@ class TrainConfig:
     batch_size: int | None = _flag(
         "Training",
         None,
-        "examples (or composites) per optimiser step "
+        "examples (or composites) per optimiser step, unless --accumulate-batches gathers several "
         "(default: 32, 64 or 128, the largest with which a full run has 2,500 steps)",
         low=1,
     )
@@ -114,6 +114,9 @@ class TrainConfig:
         "Speed", "auto", "auto: bf16 where the hardware has it", choices=("auto", "fp32", "bf16", "fp16")
     )
     accumulate: int = _flag("Speed", 1, "compute each batch in N parts, to save memory", low=1)
+    accumulate_batches: int = _flag(
+        "Speed", 1, "one optimiser step per N batches: an effective batch of N times --batch-size", low=1
+    )
     channels_last: bool = _flag("Speed", True, "memory format of images and convolutions")
     compile: bool = _flag("Speed", False, "torch.compile the model")
     workers: int | None = _flag(
@@ -133,6 +136,13 @@ class TrainConfig:
         "Output", None, "steps between checkpoints (default: at the end of every epoch)", low=1, operational=True
     )
     history: bool = _flag("Output", True, "keep every example's loss of every epoch in OUT/history", operational=True)
+    keep_weights: int | None = _flag(
+        "Output",
+        None,
+        "keep the weights of every N-th epoch in OUT/weights, for `leantrain inspect` to look back over the epochs",
+        low=1,
+        operational=True,
+    )
     log: str = _flag(
         "Output", "", "also log epochs for tensorboard, csv or mlflow, or several: tensorboard,mlflow", operational=True
     )
@@ -147,6 +157,17 @@ class TrainConfig:
     def from_weights(self) -> bool:
         """Whether training starts from somebody's weights and not from nothing."""
         return self.pretrained or self.weights is not None
+
+    @property
+    def step_size(self) -> int:
+        """Examples (or composites) per optimiser step."""
+        assert self.batch_size is not None
+        return self.batch_size * self.accumulate_batches
+
+    @property
+    def step_parts(self) -> int:
+        """Parts that a step is computed in, one forward and backward pass each."""
+        return self.accumulate * self.accumulate_batches
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(TrainConfig)}

@@ -186,7 +186,7 @@ def result_table(result: dict[str, Any]) -> Table:
         ("calibration error", f"{result['calibration_error']:.4f}"),
         ("cost", f"{result['cost']:,.0f} examples = {result['cost_epochs']:.2f} epochs of plain training"),
         ("training time", f"{result['train_seconds']:.1f} s"),
-        ("peak memory", f"{result['peak_memory_mb']:,.0f} MB"),
+        ("peak memory", "—" if result["peak_memory_mb"] is None else f"{result['peak_memory_mb']:,.0f} MB"),
     ):
         table.add_row(name, text)
     return table

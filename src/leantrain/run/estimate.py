@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """What a run of these settings costs at most, in epochs of plain training."""
-    assert config.epochs is not None and config.batch_size is not None
+    assert config.epochs is not None
     method, budget = choose_method(config.method, config.budget)
     return estimate.expected_cost(
         method,
         examples=length,
         epochs=config.epochs,
-        batch_size=config.batch_size,
+        batch_size=config.step_size,
         side=side,
         budget=budget,
     )

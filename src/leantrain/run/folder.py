@@ -41,7 +41,7 @@ RESULT: dict[str, Kinds] = {
     "test_accuracy": _NUMBER, "best_test_accuracy": _NUMBER, "test_loss": _NUMBER, "macro_f1": _NUMBER,
     "worst_class_accuracy": _NUMBER, "calibration_error": _NUMBER, "test_examples": _COUNT, "epochs": _COUNT,
     "planned_epochs": _COUNT, "cost": _NUMBER, "cost_epochs": _NUMBER, "train_seconds": _NUMBER,
-    "peak_memory_mb": _NUMBER, "scores": (dict, NoneType), "note": (str, NoneType),
+    "peak_memory_mb": _OPEN, "scores": (dict, NoneType), "note": (str, NoneType),
 }  # fmt: skip
 """What a result holds, of that which is read again."""
 
@@ -62,6 +62,7 @@ class RunFolder:
         weights_file: the trained model; only of a finished run.
         result_file: the outcome; only of a finished run.
         inspect: what `leantrain inspect` draws.
+        kept: the weights of some epochs, where the run was asked to keep them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,6 +75,7 @@ class RunFolder:
         self.weights_file = path / "model.safetensors"
         self.result_file = path / "result.json"
         self.inspect = path / "inspect"
+        self.kept = path / "weights"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -179,15 +181,23 @@ class RunFolder:
             self.check_weights()
             weights: dict[str, Tensor] = (self.checkpoint() or {})["model"]
             return weights
-        from safetensors import SafetensorError
+        return _read_weights(self.weights_file)
 
-        from leantrain.models.weights import read_safetensors
+    def kept_epochs(self) -> list[int]:
+        """The finished epochs whose weights were kept, in order."""
+        finished = {row["epoch"] for row in self.rows()}
+        return sorted({int(path.stem.removeprefix("epoch-")) for path in self.kept.glob("epoch-*")} & finished)
 
-        try:
-            return read_safetensors(self.weights_file)
-        except (SafetensorError, OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise LeanError(f"'{self.weights_file}' cannot be read ({reason}); restore it or train again.") from None
+    def kept_weights(self, epoch: int) -> dict[str, Tensor]:
+        """The model's tensors after an epoch whose weights were kept.
+
+        Raises:
+            LeanError: the file cannot be read.
+        """
+        return _read_weights(self._kept_file(epoch))
+
+    def _kept_file(self, epoch: int) -> Path:
+        return self.kept / f"epoch-{epoch:04d}.safetensors"
 
     def epochs(self) -> list[int]:
         """The finished epochs whose history is there, in order."""
@@ -228,11 +238,13 @@ class RunFolder:
 
         checkpoint.save(self.checkpoint_file, content, keep=self.earlier_checkpoint_file)
 
-    def write_weights(self, state: dict[str, Tensor], model: str) -> None:
+    def write_weights(self, state: dict[str, Tensor], model: str, epoch: int | None = None) -> None:
+        """The trained model, or what it was after an epoch."""
         from leantrain.models.weights import safetensors_bytes
 
         data = safetensors_bytes(state, model)
-        write_atomically(self.weights_file, lambda file: file.write(data))
+        place = self.weights_file if epoch is None else self._kept_file(epoch)
+        write_atomically(place, lambda file: file.write(data))
 
     def write_result(self, result: Json) -> None:
         write_text(self.result_file, json.dumps(result, indent=2) + "\n")
@@ -261,6 +273,19 @@ def read_rows(path: Path, fields: Mapping[str, Kinds], remedy: str) -> list[Json
             raise LeanError(f"line {number} of '{path}' is damaged; {remedy}.") from None
         check_fields(rows[-1], fields, path, remedy)
     return rows
+
+
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors of a model that a run wrote, checked by their checksum."""
+    from safetensors import SafetensorError
+
+    from leantrain.models.weights import read_safetensors
+
+    try:
+        return read_safetensors(file)
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise LeanError(f"'{file}' cannot be read ({reason}); restore it or train again.") from None
 
 
 def read_json(file: Path) -> Json:

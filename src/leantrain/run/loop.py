@@ -52,13 +52,21 @@ class Run:
         images: the data set.
         out: where to write; None keeps everything in memory.
         display: what the user sees.
+        alone: it has the process to itself, so that the memory which the process held is the run's.
     """
 
     def __init__(
-        self, config: TrainConfig, images: ImageSet, out: Path | None = None, display: Display | None = None
+        self,
+        config: TrainConfig,
+        images: ImageSet,
+        out: Path | None = None,
+        display: Display | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
-        assert config.model is not None and config.epochs is not None and config.batch_size is not None
-        self.batch_size = config.batch_size
+        self._alone = alone
+        assert config.model is not None and config.epochs is not None
+        self.batch_size = config.step_size  # a step's batches come as one, and are computed in parts
         self.config = config
         self.images = images
         self.folder = None if out is None else RunFolder(out)
@@ -99,7 +107,7 @@ class Run:
                 f"{self.lean.method} waits for an accuracy on held-out data, and nothing is held out; give "
                 "--validation 0.1, or end at a share of the run."
             )
-        self._loader = self.lean.loader(config.batch_size, **self._loader_options())
+        self._loader = self.lean.loader(self.batch_size, **self._loader_options())
         self._never_finite = not_finite_in(self.module)  # a mask of -inf is as it should be
         self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
 
@@ -226,7 +234,7 @@ class Run:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=self.device)
-        for part in batch.chunks(config.accumulate):
+        for part in batch.chunks(config.step_parts):
             loss = self.lean.loss(part)
             self.fabric.backward(loss)
             total += loss.detach()
@@ -291,6 +299,9 @@ class Run:
             self.folder.add_row(row)
             if self.config.history:
                 self.folder.write_epoch(lean.ledger, lean.epoch)
+            every = self.config.keep_weights
+            if every and ((lean.epoch + 1) % every == 0 or lean.finished):
+                self.folder.write_weights(self.module.state_dict(), str(self.config.model), lean.epoch)
             loggers.log_epoch(
                 loggers.parse(self.config.log), self.folder.path, self.rows, dataclasses.asdict(self.config)
             )
@@ -372,7 +383,7 @@ class Run:
             "cost": self.lean.cost,
             "cost_epochs": self.lean.cost / length,
             "train_seconds": self._timing["total"],
-            "peak_memory_mb": machine.peak_memory_mb(self.device),
+            "peak_memory_mb": machine.peak_memory_mb(self.device) if self._alone else None,
             "bad_images": self.images.bad_images,
             "scores": self._about_scores(),
             "note": self.lean.note,

@@ -25,7 +25,7 @@ from leantrain.scoring.scores import Scores, ids_of
 
 SETTINGS = (
     "data", "train_limit", "validation", "model", "width", "pretrained", "weights", "dropout", "batch_size",
-    "optimizer", "lr", "schedule", "label_smoothing", "precision", "seed",
+    "accumulate_batches", "optimizer", "lr", "schedule", "label_smoothing", "precision", "seed",
 )  # fmt: skip
 """Which of a run's settings the scores file records."""
 

@@ -92,7 +92,7 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
         "epochs": epochs,
         "batch_size": batch_size,
         "optimizer": optimizer,
-        "lr": config.lr or base_lr * batch_size / 128,
+        "lr": config.lr or base_lr * batch_size * config.accumulate_batches / 128,
         "weight_decay": decay if config.weight_decay is None else config.weight_decay,
         "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
         "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
