@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from leantrain.data import ImageSet
 from leantrain.methods import METHODS
 from leantrain.options import options_of
 from leantrain.run import machine
@@ -19,17 +20,23 @@ from leantrain.run.setup import load_images, resolve
 from program import run as command
 
 
+@functools.cache
+def images_of(train_limit: int | None) -> ImageSet:
+    return load_images(TrainConfig(train_limit=train_limit))
+
+
 def make_run(**settings: Any) -> Run:
     own: dict[str, Any] = {"model": "test_vit"} if "token-dropping" in settings.get("method", "") else {"width": 2}
     config = TrainConfig(**{**own, "train_limit": 50, "batch_size": 8, "epochs": 2, "threads": 1, **settings})
-    images = load_images(config)
+    images = images_of(config.train_limit)
     return Run(resolve(config, images), images)
 
 
 def short(name: str) -> str:
     """A method whose scores, where it makes any, come from little training."""
     few = {"models": 1, "score_epochs": 1}
-    options = ",".join(f"{key}={value}" for key, value in few.items() if key in options_of(METHODS[name]))
+    known = {option.name for option in options_of(METHODS[name])}
+    options = ",".join(f"{key}={value}" for key, value in few.items() if key in known)
     return f"{name}[{options}]" if options else name
 
 
