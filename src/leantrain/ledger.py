@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leantrain.errors import LeanError
+from leantrain.ranks import world_size
 
 FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "loss": (torch.float32, float("nan")),  # unsmoothed, unweighted, with the example's own label
@@ -29,12 +30,6 @@ class Seen(Protocol):
     def constituents(self) -> int: ...
     @property
     def size(self) -> float: ...
-
-
-def world_size() -> int:
-    """How many processes train together."""
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if there else 1
 
 
 @dataclass

@@ -58,7 +58,8 @@ class PlannedDataset(Dataset[Batch]):
     def __getitem__(self, planned: PlannedBatch) -> Batch:
         if get_worker_info() is not None:
             _seed_worker(derive(self.seed, "worker", planned.epoch, planned.position, self.rank))
-        part = planned.part(self.rank, self.ranks)
+        owner = planned.owner(self.ranks)
+        part = (owner == self.rank).nonzero().squeeze(1)
         padding = len(part) == 0
         if padding:  # fewer inputs than ranks: the first one keeps this rank in step
             part = torch.arange(0, len(planned.index), planned.inputs)
@@ -82,6 +83,7 @@ class PlannedDataset(Dataset[Batch]):
             total=planned.inputs / self.ranks,
             cost=planned.cost,
             padding=padding,
+            owner=owner if self.ranks > 1 else None,
             keys=self.keys,
             given=given,
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 # isort: off
 from leantrain.methods.base import (
     METHODS,
+    Condenses,
     Learns,
     Method,
     Mixes,
@@ -50,6 +51,7 @@ __all__ = [
     "SGD",
     "AutoAssist",
     "Chain",
+    "Condenses",
     "DietRandom",
     "DietSB",
     "GraNd",
