@@ -473,7 +473,7 @@ class Lean:
         whole = shared(mine[:0] if batch.padding else mine, batch.owner)
         targets, rest = whole[:, 0].long(), whole[:, 1:]
         if losses is not None:
-            losses, rest = rest[:, 0], rest[:, 1:]
+            losses, rest = rest[:, 0].contiguous(), rest[:, 1:]
         return Seen(None if rows is None else rest, targets, losses, classes)
 
     @property

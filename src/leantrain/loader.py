@@ -90,17 +90,25 @@ class PlannedDataset(Dataset[Batch]):
 
 
 class InOrder(Sampler[PlannedBatch]):
-    """Every example once, in order, in batches of `batch_size`: for passes that train nothing."""
+    """Every example once, in order, in batches of `batch_size`: for passes that train nothing.
 
-    def __init__(self, length: int, batch_size: int) -> None:
+    Several ranks take turns: each gets every so many-th batch.
+    """
+
+    def __init__(self, length: int, batch_size: int, rank: int = 0, ranks: int = 1) -> None:
+        self.rank, self.ranks = rank, ranks
         offsets = torch.tensor([*range(0, length, batch_size), length])
         self.plan = Plan(-1, torch.arange(length), offsets, torch.zeros(len(offsets) - 1, dtype=torch.int64))
 
     def __iter__(self) -> Iterator[PlannedBatch]:
-        return (self.plan[position] for position in range(len(self.plan)))
+        return (self.plan[position] for position in self._positions)
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return len(self._positions)
+
+    @property
+    def _positions(self) -> range:
+        return range(self.rank, len(self.plan), self.ranks)
 
 
 class PlanSampler(Sampler[PlannedBatch]):

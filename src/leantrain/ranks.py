@@ -52,6 +52,15 @@ def gathered(value: Any) -> list[Any]:
     return everyone
 
 
+def of_the_first(values: Tensor, device: torch.device) -> Tensor:
+    """The first rank's values on every rank, sent from where NCCL can; every rank must call it."""
+    if world_size() == 1:
+        return values
+    sent = values.to(device, copy=True)
+    torch.distributed.broadcast(sent, 0)
+    return sent.to(values.device)
+
+
 def spread_buffers(model: nn.Module) -> None:
     """Give every rank the first one's buffers (BatchNorm's statistics), which differ after a step."""
     if world_size() > 1:

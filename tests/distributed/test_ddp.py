@@ -59,7 +59,7 @@ class Ranks:
         return answers
 
     def start(self) -> None:
-        import torch._dynamo  # DistributedDataParallel's first step does, in every process
+        import torch._dynamo  # noqa: F401 - DistributedDataParallel's first step does, in every process
 
         context = multiprocessing.get_context("fork")  # torch is imported already
         self.groups += 1

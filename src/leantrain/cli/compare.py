@@ -15,7 +15,7 @@ from leantrain.cli.common import SettingsCommand, add_settings, console, free_fo
 from leantrain.errors import LeanError
 from leantrain.run.config import PLAIN, TrainConfig, read_yaml
 
-NOT_IN_COMPARE = ("method", "budget", "tensorboard")
+NOT_IN_COMPARE = ("method", "budget", "tensorboard", "devices", "nodes", "sync_batchnorm")
 
 
 @click.command("compare", cls=SettingsCommand)

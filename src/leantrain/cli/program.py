@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from leantrain.cli.common import Command
@@ -13,23 +15,37 @@ from leantrain.cli.report import report_command
 from leantrain.cli.score import score_command
 from leantrain.cli.train import train
 from leantrain.errors import LeanError
+from leantrain.run import processes
 
 
 def run(argv: list[str] | None) -> int:
     """Run a command line and return its exit code."""
     try:
-        code = cli.main(args=argv, prog_name="leantrain", standalone_mode=False)
+        # The words themselves go along, for a command that starts itself in several processes.
+        words = sys.argv[1:] if argv is None else argv
+        code = cli.main(args=argv, prog_name="leantrain", standalone_mode=False, obj=words)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
     except (click.ClickException, LeanError) as error:
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"leantrain: {_sentence(text)}", err=True)
+        click.echo(f"{_speaker()}: {_sentence(text)}", err=True)
         return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("leantrain: interrupted", err=True)
         return 130
+    except RuntimeError as error:
+        sentence = processes.lost(error)
+        if sentence is None:
+            raise
+        click.echo(f"{_speaker()}: {sentence}", err=True)
+        return 1
     return code if isinstance(code, int) else 0
+
+
+def _speaker() -> str:
+    """Who speaks: of several processes, which one."""
+    return f"leantrain, process {processes.rank()}" if processes.count() > 1 else "leantrain"
 
 
 def _sentence(text: str) -> str:

@@ -11,6 +11,7 @@ import click
 
 from leantrain.cli.common import SettingsCommand, add_settings, console, free_folder, given_settings
 from leantrain.errors import LeanError
+from leantrain.run import processes
 from leantrain.run.config import OPERATIONAL, TrainConfig, read_yaml
 from leantrain.run.folder import RunFolder
 
@@ -38,6 +39,7 @@ def train(config_file: Path | None, resume: bool, sheet: Path | None, **flags: A
     leantrain train --data cifar10 --train-limit 10000 --model resnet8 --epochs 16
     leantrain train --data path/to/images --budget 0.5          half the cost, the accuracy kept (lean)
     leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
+    leantrain train --data path/to/images --devices 4 --out runs/four          four processes, a GPU each
     """
     given = {} if config_file is None else read_yaml(config_file)
     given.update(given_settings(flags))
@@ -48,16 +50,21 @@ add_settings(train)
 
 
 def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
+    # What torchrun starts anew after a process has died goes on, where there is something to go on with.
+    resume = resume or (processes.is_restart() and "out" in given and RunFolder(Path(given["out"])).holds_run)
     stored = _stored_settings(given, resume)
     if "data" in given and stored and given["data"] != stored["data"]:
         raise _changed("data", given["data"], stored["data"])
     config = TrainConfig(**{**stored, **given})
+    if not processes.started() and (config.devices or 1) * config.nodes > 1:
+        return processes.launch(config.devices or 1, config.nodes, click.get_current_context().find_root().obj)
 
     # Only now the heavy half: a wrong flag is reported at once.
     import torch
 
     from leantrain.methods import chain
-    from leantrain.run.display import make_display, result_table
+    from leantrain.ranks import gathered
+    from leantrain.run.display import Quiet, make_display, result_table
     from leantrain.run.loop import Run
     from leantrain.run.setup import load_images, resolve
     from leantrain.run.signals import Interrupted
@@ -70,6 +77,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
         torch.set_num_threads(config.threads)
     images = load_images(config)
     config = resolve(config, images)
+    processes.connect(torch.device(config.device))
     for name in stored.keys() & given.keys() - OPERATIONAL:
         if getattr(config, name) != stored[name]:
             raise _changed(name, given[name], stored[name])
@@ -78,9 +86,9 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
 
         click.echo(f"{sheet}: {draw_sheet(Run(config, images), sheet)}", err=True)
         return 0
-    out = Path(config.out) if config.out else free_folder(config)
+    out = Path(gathered(config.out or str(free_folder(config)))[0])
     config = dataclasses.replace(config, out=str(out))
-    display = make_display()
+    display = make_display() if processes.rank() == 0 else Quiet()
     run = Run(config, images, out, display)
     if resume and (done := RunFolder(out).result()) is not None:
         result = done
@@ -89,7 +97,8 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
         if not resume or not run.load_checkpoint():
             run.check()
             run.write_config()
-        display.note(_headline(run))
+        if processes.rank() == 0:  # it tries how fast a step is
+            display.note(_headline(run))
         for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
             display.note(f"warning: {text}")
         if run.lean.note is not None:
@@ -100,8 +109,9 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
             command = f"leantrain train --out {shlex.quote(str(out))} --resume"
             display.note(f"stopped and saved at step {run.steps}; go on with: {command}")
             return stop.exit_code
-    console().print(result_table(result))
-    click.echo(f"written to {out}", err=True)
+    if processes.rank() == 0:
+        console().print(result_table(result))
+        click.echo(f"written to {out}", err=True)
     return 0
 
 
@@ -117,7 +127,7 @@ def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:
         if not folder.holds_run:
             raise LeanError(f"there is no run to resume in '{out}'; drop --resume to start one there.")
         return read_yaml(folder.settings_file)
-    if folder is not None and folder.holds_run:
+    if folder is not None and folder.holds_run and processes.rank() == 0:  # the others may see what it has begun
         raise LeanError(f"'{out}' holds a run already; go on with it by --resume, or choose another --out.")
     return {}
 
@@ -143,9 +153,15 @@ def _headline(run: Run) -> str:
     return (
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes, {described(images)}; "
-        f"{config.method}, {config.epochs} epochs, batch {config.batch_size}, {config.precision} on {config.device}; "
+        f"{config.method}, {config.epochs} epochs, batch {_batch(run)}, {config.precision} on {config.device}; "
         f"cost {_cost(run, cost)}, about {_duration(expected_seconds(run))}"
     )
+
+
+def _batch(run: Run) -> str:
+    """The batch size, and whose it is."""
+    each = f" ({run.batch_size / run.ranks:g} in each of {run.ranks} processes)"
+    return f"{run.batch_size}{each if run.ranks > 1 else ''}"
 
 
 def _cost(run: Run, epochs: float) -> str:

@@ -158,9 +158,13 @@ class RunFolder:
     def add_row(self, row: Json) -> None:
         append_line(self.metrics_file, json.dumps(row))
 
+    def first_rows(self, count: int) -> list[Json]:
+        """The metrics of the first `count` epochs."""
+        return self.rows()[:count]
+
     def keep_rows(self, count: int) -> list[Json]:
         """The metrics of the first `count` epochs; later or half-written lines are taken out of the file."""
-        rows = self.rows()[:count]
+        rows = self.first_rows(count)
         if self.metrics_file.exists():
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
