@@ -47,7 +47,8 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], classes
     Several ranks each give their share of the batches, all must call it, and what they find is put together.
     """
     training = model.training
-    totals = _Totals(classes, next(model.parameters()).device)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    totals = _Totals(classes, device)
     spread_buffers(model)
     model.eval()
     try:
