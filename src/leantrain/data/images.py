@@ -69,6 +69,27 @@ class MemoryImages:
         update(self.pixels[:: max(1, len(self) // 64)].numpy().tobytes())
 
 
+class Encoded(Protocol):
+    """Encoded images, wherever they lie; by their positions, 0 … len - 1."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, position: int) -> bytes:
+        """The encoded picture."""
+
+    def name(self, position: int) -> str:
+        """How an error message refers to it."""
+
+    def ids(self) -> tuple[str, ...] | Tensor:
+        """Who each is, whatever the cut."""
+
+    def select(self, positions: Tensor) -> Encoded:
+        """These only, in this order."""
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        """Feed what distinguishes them from others to a hash."""
+
+
 @dataclass(frozen=True, eq=False)
 class Folder:
     """Encoded images as files: `paths` below `root`."""
@@ -140,7 +161,7 @@ class FileImages:
     90 epochs and more; runs here are shorter.)
     """
 
-    source: Folder | Table
+    source: Encoded
     targets: Tensor
     size: int
     seed: int

@@ -32,7 +32,8 @@ class TrainConfig:
     data: str = _flag(
         "Data",
         "digits",
-        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, or parquet",
+        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, parquet, "
+        "WebDataset shards ('train-{000..099}.tar'), or hf:PATH",
     )
     data_root: str | None = _flag(
         "Data", None, "where sets known by name are kept (default: ~/.cache/leantrain-data)", operational=True
