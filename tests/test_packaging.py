@@ -37,7 +37,8 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def test_everything_that_is_imported_is_declared() -> None:
-    declared = names(project()["project"]["optional-dependencies"]["cli"])
+    extras = project()["project"]["optional-dependencies"]
+    declared = names([*extras["cli"], *extras["hf"], *extras["ray"]])
     used = {name for file in (ROOT / "src").rglob("*.py") for name in imported(file)}
     used -= NOT_OURS | set(sys.stdlib_module_names)
     assert {DISTRIBUTIONS.get(name, name) for name in used} == declared
