@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leantrain.errors import LeanError
-from leantrain.ranks import world_size
+from leantrain.ranks import own_rank, world_size
 
 FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "loss": (torch.float32, float("nan")),  # unsmoothed, unweighted, with the example's own label
@@ -21,6 +21,10 @@ FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "epoch": (torch.int16, -1),  # when it was last trained
     "trained": (torch.int32, 0),  # how often it was trained
 }
+ROW = 4 + sum(dtype.itemsize for dtype, _ in FIELDS.values())
+"""Bytes that ranks exchange per example: its index and these."""
+ROUND = 1 << 22
+"""Examples of all ranks that are exchanged at once."""
 
 
 class Seen(Protocol):
@@ -151,23 +155,45 @@ class Ledger:
     def synchronise(self) -> None:
         """Let all ranks hold what each of them recorded; every rank must call it. Nothing to do in a single process.
 
-        Each example is recorded by one rank, so a sum over ranks of what is fresh is the value itself.
+        Each sends what it recorded since they last agreed and nothing else: 21 bytes per example, in rounds of bounded
+        memory. Each example is recorded by one rank, so the order does not matter.
         """
         if world_size() == 1:
             return
-        store = self._store
-        fresh = store.fresh
-        if fresh is None:
-            fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)
-        anywhere = fresh.to(torch.int32)
-        torch.distributed.all_reduce(anywhere)
-        for name in FIELDS:
-            field = store.fields[name]
-            wide = torch.float32 if field.is_floating_point() else torch.int32
-            value = torch.where(fresh, field.to(wide), 0)
-            torch.distributed.all_reduce(value)
-            field.copy_(torch.where(anywhere > 0, value.to(field.dtype), field))
+        store, ranks = self._store, world_size()
+        empty = torch.empty(0, dtype=torch.int64, device=self.device)
+        mine = empty if store.fresh is None else store.fresh.nonzero().squeeze(1)
+        counts = torch.zeros(ranks, dtype=torch.int64, device=self.device)
+        counts[own_rank()] = len(mine)
+        torch.distributed.all_reduce(counts)
+        held = counts.tolist()  # the host must know; once an epoch
+        share = max(1, ROUND // ranks)
+        for start in range(0, max(held), share):
+            here = [max(0, min(share, count - start)) for count in held]
+            sent = torch.zeros(max(here), ROW, dtype=torch.uint8, device=self.device)
+            own = self._packed(mine[start : start + share])
+            sent[: len(own)] = own
+            received = [torch.empty_like(sent) for _ in held]
+            torch.distributed.all_gather(received, sent)
+            for rank, (rows, count) in enumerate(zip(received, here, strict=True)):
+                if rank != own_rank() and count:
+                    self._unpack(rows[:count])
         store.fresh = None
+
+    def _packed(self, index: Tensor) -> Tensor:
+        """(n, ROW) bytes: what is recorded of some examples, with their indices."""
+        columns = [index.int(), *(self._store.fields[name][index] for name in FIELDS)]
+        return torch.cat([column.view(torch.uint8).view(-1, column.dtype.itemsize) for column in columns], dim=1)
+
+    def _unpack(self, rows: Tensor) -> None:
+        """Take over what another rank packed."""
+        widths = [4, *(dtype.itemsize for dtype, _ in FIELDS.values())]
+        # Clones, as a single row counts as contiguous with the stride that it had, by which no bytes can be viewed.
+        parts = [part.clone(memory_format=torch.contiguous_format) for part in rows.split_with_sizes(widths, dim=1)]
+        index, *columns = parts
+        places = index.view(torch.int32).view(-1).long()
+        for (name, (dtype, _)), column in zip(FIELDS.items(), columns, strict=True):
+            self._store.fields[name][places] = column.view(dtype).view(-1)
 
     def seen_in(self, epoch: int) -> Tensor:
         """Which examples were trained in that epoch, as a mask."""
