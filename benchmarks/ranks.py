@@ -1,10 +1,10 @@
 """What do several processes cost beyond their gradients, as the number of examples and of processes grows?
 
 Real processes with gloo on this machine. Per number of processes R and of examples N: every process has recorded its
-share of an epoch, and then all ledgers are brought to agree, as at an epoch's end. Given are the seconds of that
-(median of the rounds), the bytes that a process receives, the memory at its peak above what it held before, and the
-seconds of the exchange that finds nothing new. Then the same in words for the exchange per batch of candidates by which
-Selective-Backprop's processes agree, at a batch of 4,096.
+share of an epoch, and then all ledgers are brought to agree, as at an epoch's end. Given are the seconds of that (median
+of the rounds); how many of them the process computed itself (the rest it waited, on a busy machine for its turn too);
+the bytes that it receives; its memory at the peak above what it held before; and the time of an exchange that finds
+nothing new, and of the one by which processes agree on what Selective-Backprop keeps of 4,096 candidates.
 
     python benchmarks/ranks.py
 
@@ -47,9 +47,18 @@ def main() -> None:
         for size in arguments.sizes:
             progress(f"{ranks} processes, N = {size:,}")
             found.append(measure(ranks, size, arguments.rounds))
-    columns = ("seconds", "received_mb", "peak_mb", "idle_ms", "candidates_us")
+    columns = ("seconds", "cpu_seconds", "received_mb", "peak_mb", "idle_ms", "candidates_us")
     table = markdown(
-        ("processes", "N", "agree, s", "received, MB", "peak, MB", "nothing new, ms", "4,096 candidates, µs"),
+        (
+            "processes",
+            "N",
+            "agree, s",
+            "of which computing, s",
+            "received, MB",
+            "peak, MB",
+            "nothing new, ms",
+            "4,096 candidates, µs",
+        ),
         [(one["ranks"], f"{one['n']:,}", *(f"{one[name]:,.3g}" for name in columns)) for one in found],
     )
     finish("ranks", arguments, table, {"rows": found, "bytes_per_example": ROW}, n=arguments.rounds)
@@ -79,11 +88,13 @@ def _member(rank: int, ranks: int, size: int, rounds: int, store: str, pipe: Any
     # A share that lies all over the set, as a shuffled plan has it.
     order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
     mine = order[own_rank() :: world_size()]
-    base, seconds, idle = _memory_mb("VmRSS"), [], []
+    base, seconds, busy, idle = _memory_mb("VmRSS"), [], [], []
     for number in range(rounds):
         for part in mine.split(100_000):
             ledger.record(part, torch.rand(len(part)), torch.rand(len(part)) < 0.5, Form(), number)
+        used = time.process_time()
         seconds.append(_timed(ledger.synchronise))
+        busy.append(time.process_time() - used)
         idle.append(_timed(ledger.synchronise))
     assert bool((ledger["trained"] == rounds).all())
     owner = torch.arange(ranks).repeat_interleave(CANDIDATES // ranks)
@@ -93,6 +104,7 @@ def _member(rank: int, ranks: int, size: int, rounds: int, store: str, pipe: Any
         pipe.send(
             {
                 "seconds": statistics.median(seconds),
+                "cpu_seconds": statistics.median(busy),
                 "received_mb": (size - len(mine)) * ROW / 1e6,
                 "peak_mb": max(0.0, _memory_mb("VmHWM") - base),
                 "idle_ms": 1e3 * statistics.median(idle),

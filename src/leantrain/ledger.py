@@ -21,8 +21,9 @@ FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "epoch": (torch.int16, -1),  # when it was last trained
     "trained": (torch.int32, 0),  # how often it was trained
 }
-ROW = 4 + sum(dtype.itemsize for dtype, _ in FIELDS.values())
-"""Bytes that ranks exchange per example: its index and these."""
+SENT = {"index": torch.int32, **{name: dtype for name, (dtype, _) in FIELDS.items()}}
+"""What ranks exchange per example."""
+ROW = sum(dtype.itemsize for dtype in SENT.values())
 ROUND = 1 << 22
 """Examples of all ranks that are exchanged at once."""
 
@@ -170,30 +171,26 @@ class Ledger:
         share = max(1, ROUND // ranks)
         for start in range(0, max(held), share):
             here = [max(0, min(share, count - start)) for count in held]
-            sent = torch.zeros(max(here), ROW, dtype=torch.uint8, device=self.device)
-            own = self._packed(mine[start : start + share])
-            sent[: len(own)] = own
+            sent = self._packed(mine[start : start + share], max(here))
             received = [torch.empty_like(sent) for _ in held]
             torch.distributed.all_gather(received, sent)
-            for rank, (rows, count) in enumerate(zip(received, here, strict=True)):
-                if rank != own_rank() and count:
-                    self._unpack(rows[:count])
+            for rank, (block, count) in enumerate(zip(received, here, strict=True)):
+                if rank != own_rank():
+                    self._unpack(block, count, max(here))
         store.fresh = None
 
-    def _packed(self, index: Tensor) -> Tensor:
-        """(n, ROW) bytes: what is recorded of some examples, with their indices."""
-        columns = [index.int(), *(self._store.fields[name][index] for name in FIELDS)]
-        return torch.cat([column.view(torch.uint8).view(-1, column.dtype.itemsize) for column in columns], dim=1)
+    def _packed(self, index: Tensor, room: int) -> Tensor:
+        """What is recorded of some examples, with their indices: a block of bytes with room for `room` of them."""
+        block = torch.zeros(room * ROW, dtype=torch.uint8, device=self.device)
+        for name, column in _columns(block, len(index), room):
+            column.copy_(index if name == "index" else self._store.fields[name][index])
+        return block
 
-    def _unpack(self, rows: Tensor) -> None:
+    def _unpack(self, block: Tensor, count: int, room: int) -> None:
         """Take over what another rank packed."""
-        widths = [4, *(dtype.itemsize for dtype, _ in FIELDS.values())]
-        # Clones, as a single row counts as contiguous with the stride that it had, by which no bytes can be viewed.
-        parts = [part.clone(memory_format=torch.contiguous_format) for part in rows.split_with_sizes(widths, dim=1)]
-        index, *columns = parts
-        places = index.view(torch.int32).view(-1).long()
-        for (name, (dtype, _)), column in zip(FIELDS.items(), columns, strict=True):
-            self._store.fields[name][places] = column.view(dtype).view(-1)
+        (_, index), *columns = _columns(block, count, room)
+        for name, column in columns:
+            self._store.fields[name][index.long()] = column
 
     def seen_in(self, epoch: int) -> Tensor:
         """Which examples were trained in that epoch, as a mask."""
@@ -214,3 +211,11 @@ class Ledger:
                 self._store.fields[name].copy_(field)
             else:
                 self._store.fields[name] = field.to(self.device)
+
+
+def _columns(block: Tensor, count: int, room: int) -> Iterator[tuple[str, Tensor]]:
+    """The columns of a block of `room` rows, the wide ones first so that each is aligned; `count` entries of each."""
+    start = 0
+    for name, dtype in sorted(SENT.items(), key=lambda entry: -entry[1].itemsize):
+        yield name, block[start : start + count * dtype.itemsize].view(dtype)
+        start += room * dtype.itemsize
