@@ -1,10 +1,10 @@
 """What do several processes cost beyond their gradients, as the number of examples and of processes grows?
 
 Real processes with gloo on this machine. Per number of processes R and of examples N: every process has recorded its
-share of an epoch, and then all ledgers are brought to agree, as at an epoch's end. Given are the seconds of that (median
-of the rounds); how many of them the process computed itself (the rest it waited, on a busy machine for its turn too);
-the bytes that it receives; its memory at the peak above what it held before; and the time of an exchange that finds
-nothing new, and of the one by which processes agree on what Selective-Backprop keeps of 4,096 candidates.
+share of an epoch, and then all ledgers are brought to agree, as at an epoch's end. Given are the seconds of that (the
+median of the rounds); how many of them the process computed itself (the rest it waited, on a busy machine for its turn
+too); the bytes that it receives; its memory at the peak above what it held before; and the time of an exchange that
+finds nothing new, and of the one by which processes agree on what Selective-Backprop keeps of 4,096 candidates.
 
     python benchmarks/ranks.py
 
