@@ -32,7 +32,8 @@ class TrainConfig:
     data: str = _flag(
         "Data",
         "digits",
-        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, or parquet",
+        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, parquet, "
+        "WebDataset shards ('train-{000..099}.tar'), or hf:PATH",
     )
     data_root: str | None = _flag(
         "Data", None, "where sets known by name are kept (default: ~/.cache/leantrain-data)", operational=True
@@ -80,7 +81,7 @@ class TrainConfig:
     batch_size: int | None = _flag(
         "Training",
         None,
-        "examples (or composites) per optimiser step "
+        "examples (or composites) per optimiser step, of all processes together "
         "(default: 32, 64 or 128, the largest with which a full run has 2,500 steps)",
         low=1,
     )
@@ -126,6 +127,23 @@ class TrainConfig:
     )
     pin_memory: bool | None = _flag("Speed", None, "page-locked host memory (default: with CUDA)", operational=True)
     device: str = _flag("Speed", "auto", "auto, cpu, cuda, cuda:1, mps", operational=False)
+    devices: int | None = _flag(
+        "Speed",
+        None,
+        "train in N processes on this machine, a GPU each, or on the CPU (default: 1); torchrun may start them instead",
+        low=1,
+        high=1024,
+        operational=True,
+    )
+    nodes: int = _flag(
+        "Speed",
+        1,
+        "machines, on each of which the same command is started with MASTER_ADDR and NODE_RANK set",
+        low=1,
+        high=100_000,
+        operational=True,
+    )
+    sync_batchnorm: bool = _flag("Speed", False, "BatchNorm's statistics over all processes; needs GPUs")
     threads: int | None = _flag("Speed", None, "CPU threads (default: torch's)", low=1, high=1024)
 
     eval_every: int = _flag("Output", 1, "epochs between evaluations; the last epoch is always evaluated", low=1)

@@ -166,9 +166,12 @@ def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device
     return kind(groups, lr=config.lr, **kernel)
 
 
-def evaluation_batches(part: Images, config: TrainConfig) -> Iterator[Batch]:
-    """Any part of a data set in order and without augmentation, through the same loader as training."""
-    sampler = InOrder(len(part), max(config.batch_size or 0, 256))
+def evaluation_batches(part: Images, config: TrainConfig, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+    """Any part of a data set in order and without augmentation, through the same loader as training.
+
+    Of several ranks, each gets its share of the batches.
+    """
+    sampler = InOrder(len(part), max(config.batch_size or 0, 256), rank, ranks)
     options = {"num_workers": config.workers or 0, "pin_memory": bool(config.pin_memory)}
     dataset = PlannedDataset(part, None, (0, 1))
     return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))
