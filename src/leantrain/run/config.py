@@ -95,7 +95,7 @@ class TrainConfig:
         "Training",
         None,
         "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.2, adam and adamw 0.001; "
-        "a tenth of sgd's where training starts from weights)",
+        "where training starts from weights sgd 0.02, the others 0.002 and with the square root of the batch size)",
         above=0.0,
     )
     momentum: float = _flag("Training", 0.9, "of sgd", low=0.0, below=1.0)
