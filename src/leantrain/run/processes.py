@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import importlib.util
 import os
 import re
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -71,9 +75,26 @@ def connect(device: torch.device) -> None:
     )
 
 
+@contextlib.contextmanager
+def _torchmetrics_by_version() -> Iterator[None]:
+    """Let Fabric ask for torchmetrics' version without importing it, which takes five seconds where it is installed."""
+    name = "torchmetrics"
+    if {name, "lightning_fabric"} & sys.modules.keys() or importlib.util.find_spec(name) is None:
+        yield
+        return
+    stand_in = types.ModuleType(name)
+    stand_in.__version__ = importlib.metadata.version(name)  # type: ignore[attr-defined]
+    sys.modules[name] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[name]  # whoever needs it imports the real one
+
+
 def make_fabric(device: torch.device, precision: str) -> Fabric:
     """Fabric on this process's device, with DistributedDataParallel where there are several processes."""
-    from lightning_fabric import Fabric
+    with _torchmetrics_by_version():
+        from lightning_fabric import Fabric
 
     if count() == 1:
         devices = [device.index or 0] if device.type == "cuda" else 1
