@@ -16,6 +16,8 @@ SLOW = (
     "browser",
     "cli",
     "compare/test_compare.py",
+    "compare/test_ray.py",
+    "data/test_shards.py",
     "distributed",
     "integrations",
     "models",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ class Batch:
         padding: whether it only keeps this rank in step with others that have examples; it neither trains nor records.
         last: whether the optimiser steps after it; False for all `chunks` but the last.
         after: for a batch gathered from candidates, where the epoch stands once it is trained.
+        owner: int64 on the CPU, which rank holds each example of the whole batch; None in a single process.
         places: where in `data` the inputs and the targets are.
         given: the part of the form in which the data set gave them already.
         changed: whether the loop has put other inputs into it.
@@ -50,6 +51,7 @@ class Batch:
     last: bool = True
     padding: bool = False
     after: After | None = None
+    owner: Tensor | None = None
     places: tuple[Key, Key] = (0, 1)
     given: Form = WHOLE
     changed: bool = False
@@ -57,6 +59,11 @@ class Batch:
     def __len__(self) -> int:
         """How many examples it shows."""
         return len(self.index)
+
+    @property
+    def examples(self) -> int:
+        """How many examples all ranks together show."""
+        return len(self.index) if self.owner is None else len(self.owner)
 
     @property
     def inputs(self) -> Any:
@@ -143,8 +150,19 @@ class Batch:
             empty = part.numel() == 0
             rows = (whole[:, :1] if empty else part).reshape(-1)  # the first input keeps this rank in step
             taken = self.take(rows)
-            last = self.last and number == count - 1
-            yield dataclasses.replace(taken, cost=self.cost / count, last=last, padding=self.padding or empty)
+            last, owner = self.last and number == count - 1, self._owner_of_part(number, count)
+            yield dataclasses.replace(
+                taken, cost=self.cost / count, last=last, padding=self.padding or empty, owner=owner
+            )
+
+    def _owner_of_part(self, number: int, count: int) -> Tensor | None:
+        """`owner` of one of `count` parts into which every rank cuts what it holds."""
+        if self.owner is None:
+            return None
+        inputs = self.owner.view(self.form.constituents, -1)
+        held = [(inputs[0] == rank).nonzero().squeeze(1) for rank in set(inputs[0].tolist())]
+        chosen = torch.cat([places.tensor_split(count)[number] for places in held]).sort().values
+        return inputs[:, chosen].reshape(-1)
 
     def take(self, rows: Tensor) -> Batch:
         """The batch with these of its examples only."""
@@ -153,13 +171,47 @@ class Batch:
         data = _taken(self.data, select, rows, len(self.index))
         return dataclasses.replace(self, data=data, index=select(self.index), weight=weight)
 
+    def pick(self, places: Tensor, rank: int = 0) -> Batch:
+        """The batch with these examples only, given by their places in the whole of it; every rank picks the same.
+
+        A rank that holds none of them keeps one of its own as padding.
+        """
+        if self.owner is None:
+            return self.take(places)
+        own = self.owner == rank
+        return self._held((own.cumsum(0) - 1)[places[own[places]]], self.owner[places])
+
+    def held_by(self, rank: int, owner: Tensor | None) -> Batch:
+        """What one rank holds of a batch that is all here."""
+        if owner is None:
+            return dataclasses.replace(self, owner=None)
+        return self._held((owner == rank).nonzero().squeeze(1), owner)
+
+    def _held(self, rows: Tensor, owner: Tensor) -> Batch:
+        padding = len(rows) == 0
+        rows = rows.new_zeros(1) if padding else rows
+        return dataclasses.replace(self.take(rows.to(self.index.device)), owner=owner, padding=padding)
+
+    @staticmethod
+    def assembled(parts: Sequence[Batch]) -> Batch:
+        """The whole batch from what each rank holds of it; the opposite of `held_by`."""
+        owner = parts[0].owner
+        assert owner is not None
+        rows = functools.reduce(Batch.joined, (part for part in parts if not part.padding))
+        whole = rows.take(owner.argsort(stable=True).argsort())
+        return dataclasses.replace(whole, owner=owner)
+
     def joined(self, other: Batch) -> Batch:
         """This batch with the examples of another one behind its own."""
+        owner = None if self.owner is None or other.owner is None else torch.cat([self.owner, other.owner])
+        if self.padding or other.padding:
+            return dataclasses.replace(other if self.padding else self, owner=owner)
         weight = None
         if self.weight is not None and other.weight is not None:
             weight = torch.cat([self.weight, other.weight])
         data = _joined(self.data, other.data, (len(self), len(other)))
-        return dataclasses.replace(self, data=data, index=torch.cat([self.index, other.index]), weight=weight)
+        index = torch.cat([self.index, other.index])
+        return dataclasses.replace(self, data=data, index=index, weight=weight, owner=owner)
 
     def state_dict(self) -> dict[str, Any]:
         """Its contents as tensors and plain values, for a checkpoint that keeps examples waiting for their batch."""

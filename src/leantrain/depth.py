@@ -14,7 +14,7 @@ from leantrain.batch import Batch
 from leantrain.errors import LeanError
 from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
-from leantrain.ledger import world_size
+from leantrain.ranks import world_size
 from leantrain.rng import generator
 from leantrain.split import unwrapped
 

@@ -24,10 +24,11 @@ from leantrain.errors import LeanError, LeanWarning, check_type
 from leantrain.eval_mode import trial
 from leantrain.forms import WHOLE, Answer, Form
 from leantrain.head import features_of, find_linear_head
-from leantrain.ledger import MOST_EPOCHS, Ledger, world_size
+from leantrain.ledger import MOST_EPOCHS, Ledger
 from leantrain.loader import PlannedDataset, PlannedLoader, check_dataset
 from leantrain.methods import (
     Chain,
+    Condenses,
     Learns,
     Method,
     Moment,
@@ -38,7 +39,8 @@ from leantrain.methods import (
     choose_method,
 )
 from leantrain.methods import chain as as_chain
-from leantrain.plan import Plan, PlannedBatch
+from leantrain.plan import Plan, PlannedBatch, shared_out
+from leantrain.ranks import check_sharding, gathered, own_rank, shared, spread_buffers, world_size, wrapping_warning
 from leantrain.rng import generator, uniform
 from leantrain.schedule import parse_schedule
 from leantrain.schedulers import DrivenScheduler, ProgressScheduler
@@ -46,9 +48,10 @@ from leantrain.scoring.given import GivenScores
 from leantrain.scoring.scores import Scores
 from leantrain.scoring.scores import load as load_scores
 from leantrain.showing import Presenter
-from leantrain.split import Split, unwrapped
+from leantrain.split import Split
 from leantrain.thinning import gather
 
+SMALL_SHARE = 8  # inputs per process; who asks for fewer has perhaps divided the batch size already
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Batch], Batch]
 AUXILIARY = {1: 0.4, 2: 0.3}
@@ -70,7 +73,7 @@ class Unpaid(NamedTuple):
 
     @staticmethod
     def waiting(leftover: Batch | None) -> Unpaid:
-        return Unpaid() if leftover is None else Unpaid(0.0, len(leftover), leftover.form.size)
+        return Unpaid() if leftover is None else Unpaid(0.0, leftover.examples, leftover.form.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,19 +194,18 @@ class Lean:
         self._resumed = False
         self._planned_for = 0  # the batch size that the plan was made for
         self._reported: tuple[int, dict[str, Any]] | None = None  # the last epoch reported, and its report
+        self._is_checked = False  # whether the model is wrapped as several processes need it
         self._warned: set[str] = set()
         self._last: Last | None = None
         self._batch_size = 0  # of the loader that was made last
-        ranks = world_size()
-        rank = torch.distributed.get_rank() if ranks > 1 else 0
-        self._dataset = PlannedDataset(dataset, collate, (0, 1), rank, ranks, seed)
+        check_sharding(model)
+        self._dataset = PlannedDataset(dataset, collate, (0, 1), own_rank(), world_size(), seed)
         self._dataset.find_keys(inputs, targets)
         selects = bool(self._chain.having(Selects))
-        if ranks > 1 and (self._chain.thinner is not None or self._chain.learners or selects):
-            when = "by what the model answers" if selects else "inside the epoch"
+        if selects and self._dataset.ranks > 1:
             raise LeanError(
-                f"{self.method} decides {when} what to train on, and {ranks} processes would decide differently; train "
-                "with one process, or use a method that decides before the epoch by what all of them recorded."
+                f"{self.method} chooses by what the model answers, and {self._dataset.ranks} processes would choose "
+                "differently; train with one process, or use another method."
             )
         self._read_score_files()
         self._presenter = Presenter(
@@ -245,6 +247,7 @@ class Lean:
     @model.setter
     def model(self, model: nn.Module) -> None:
         self._presenter.model = model
+        self._is_checked = False
 
     @property
     def split(self) -> Split | None:
@@ -253,13 +256,36 @@ class Lean:
 
     # -- the epoch ---------------------------------------------------------------------------------------------------
 
-    def loader(self, batch_size: int, **options: Any) -> PlannedLoader:
-        """The batches of every epoch: each `iter()` starts one. `options` are those of torch's DataLoader."""
-        check_type("batch_size", batch_size, Integral, "a whole number")
-        if batch_size < 1:
-            raise LeanError(f"batch_size is {batch_size}, but must be at least 1.")
-        self._batch_size = batch_size
-        return PlannedLoader(self, self._dataset, batch_size, options)
+    def loader(
+        self, batch_size: int | None = None, *, batch_size_per_rank: int | None = None, **options: Any
+    ) -> PlannedLoader:
+        """The batches of every epoch: each `iter()` starts one.
+
+        Args:
+            batch_size: inputs per optimiser step, of all processes together.
+            batch_size_per_rank: instead of it, inputs per step of each process.
+            options: those of torch's DataLoader.
+        """
+        ranks = self._dataset.ranks
+        sizes = {"batch_size": batch_size, "batch_size_per_rank": batch_size_per_rank}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        if len(given) != 1:
+            raise LeanError(
+                f"batch_size is {batch_size} and batch_size_per_rank is {batch_size_per_rank}; give one of them."
+            )
+        for name, size in given.items():
+            check_type(name, size, Integral, "a whole number")
+            if size < 1:
+                raise LeanError(f"{name} is {size}, but must be at least 1.")
+        if batch_size is not None and ranks > 1 and batch_size < SMALL_SHARE * ranks:
+            warnings.warn(
+                f"batch_size is {batch_size}, of all {ranks} processes together, so each gets {batch_size / ranks:.2g} "
+                f"inputs per step; if it was divided by {ranks} already, say batch_size_per_rank={batch_size}.",
+                LeanWarning,
+                stacklevel=2,
+            )
+        self._batch_size = batch_size or given["batch_size_per_rank"] * ranks
+        return PlannedLoader(self, self._dataset, self._batch_size, options)
 
     @property
     def max_steps(self) -> int:
@@ -398,6 +424,7 @@ class Lean:
         So asking for a loader's length, looking at a first batch or making another loader of that batch size costs no
         epoch.
         """
+        self._check_model()
         if self._plan is not None:
             waiting = self._done == 0 and self._done_cost == 0 and self._planned_for == batch_size
             cut = self._resumed and not self.epoch_done
@@ -443,6 +470,14 @@ class Lean:
         self._done_cost, self._done_examples, self._done_steps = 0.0, 0, 0
         return plan
 
+    def _check_model(self) -> None:
+        """What several processes need of the model, once it is wrapped and before the first batch."""
+        if not self._is_checked:
+            self._is_checked = True
+            check_sharding(self.model)
+            if not self.synchronised and (text := wrapping_warning(self.model)) is not None:
+                warnings.warn(text, LeanWarning, stacklevel=3)
+
     def use_scores(self, scores: Scores, *, reused: bool = False) -> None:
         """Give the method the scores it asks for (`score_request`), before the first epoch.
 
@@ -484,12 +519,13 @@ class Lean:
         form = WHOLE if self._plan is None else self._plan.forms[int(self._plan.form_of[-1])].alone()
         with self.clock.measure("measuring", self._device(self.model)):
             ranks = self._dataset.ranks
+            spread_buffers(self.model)
             mine = index.tensor_split(ranks)[self._dataset.rank]
             for part in torch.split(mine, moment.batch_size) if len(mine) else ():
                 # Each rank asks for its own part, so what is planned for all of them repeats it.
                 planned = PlannedBatch(0, moment.epoch, part.long().repeat(ranks).cpu(), None, form)
                 batch = self.prepared(self._dataset[planned]).to(self._device(self.model))
-                losses, correct = self._presenter.look(batch)
+                losses, correct = self._presenter.look(batch, in_step=False)
                 self.ledger.observe(batch.index, losses, correct)
         self._agree()
 
@@ -517,7 +553,8 @@ class Lean:
         refill = self.plan.thinning is None or self.plan.thinning.refill
         waiting = None if self._leftover is None else self._leftover.to(self._device(self.model))
         self._unpaid = Unpaid.waiting(self._leftover)
-        unpaid = yield from gather(self._affordable(candidates), self._keep, batch_size, waiting, refill)
+        rank, ranks = self._dataset.rank, self._dataset.ranks
+        unpaid = yield from gather(self._affordable(candidates), self._keep, batch_size, waiting, refill, rank, ranks)
         if unpaid is not None:  # nothing was kept after the last batch, if there was one
             spent, changed = unpaid
             self._done, self._leftover = len(self.plan), None
@@ -540,16 +577,32 @@ class Lean:
         with self.clock.measure("scoring", batch.index.device):
             thinning = self.plan.thinning
             if thinning is not None and thinning.scored:
-                cost = scoring_cost(len(batch), batch.form.size)
-                losses, correct = self._presenter.look(batch)
-                self.ledger.observe(batch.index, losses, correct)
-            draws = uniform(self.seed, batch.epoch, batch.index, 1, "thin").squeeze(1)
-            seen = Seen(batch.inputs, batch.targets, losses)
+                cost = scoring_cost(batch.examples, batch.form.size)
+                losses, correct = self._presenter.look(batch, in_step=True)
+                if not batch.padding:
+                    self.ledger.observe(batch.index, losses, correct)
+            seen = self._seen(method, batch, losses)
+            index = batch.index if batch.owner is None else self.plan[batch.position].index.to(batch.index.device)
+            draws = uniform(self.seed, batch.epoch, index, 1, "thin").squeeze(1)
             mask, changed = method.thin({**self._states[place], **self._ahead}, seen, draws)
-            kept = batch.take(mask.nonzero().squeeze(1))  # how many are kept decides what follows: the host must know
+            places = mask.nonzero().squeeze(1)  # how many are kept decides what follows: the host must know
+            kept = batch.pick(places if batch.owner is None else places.cpu(), self._dataset.rank)
         self._ahead = {**self._ahead, **changed}
-        self._unpaid = Unpaid(self._unpaid.cost + cost, self._unpaid.kept + len(kept), batch.form.size)
+        self._unpaid = Unpaid(self._unpaid.cost + cost, self._unpaid.kept + kept.examples, batch.form.size)
         return kept, cost, changed
+
+    def _seen(self, method: Thins | Learns, batch: Batch, losses: Tensor | None, classes: int = 0) -> Seen:
+        """A batch as a method may know it: what all ranks hold of it, by one exchange of a few numbers per example."""
+        rows = method.condense(batch.inputs) if isinstance(method, Condenses) else None
+        if batch.owner is None:
+            return Seen(batch.inputs if rows is None else rows, batch.targets, losses, classes)
+        known = None if losses is None else losses[:, None]
+        mine = torch.cat([part.float() for part in (batch.targets[:, None], known, rows) if part is not None], dim=1)
+        whole = shared(mine[:0] if batch.padding else mine, batch.owner)
+        targets, rest = whole[:, 0].long(), whole[:, 1:]
+        if losses is not None:
+            losses, rest = rest[:, 0].contiguous(), rest[:, 1:]
+        return Seen(None if rows is None else rest, targets, losses, classes)
 
     @property
     def _thinner(self) -> tuple[int, Thins]:
@@ -619,26 +672,20 @@ class Lean:
                 f"{self.method} has looked at other inputs than the loop trains on, as with_inputs changed them since; "
                 "give what the loop does to a batch as attach(prepare=…)."
             )
-        if self._dataset.ranks > 1 and not self.synchronised and unwrapped(self.model) is self.model:
-            self.warn_once(
-                f"{self._dataset.ranks} processes train together, but the model is not wrapped, and each has its own "
-                "gradients; wrap it (DistributedDataParallel, accelerator.prepare) and assign lean.model."
-            )
         if batch.index.device != (device := self._device(self.model)):
             batch = batch.to(device)
         targets = batch.targets
         answer = self._presenter.answer(batch)
         logits = answer.logits
+        clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
         if not batch.padding:
-            clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
             self._last = Last(logits.detach(), targets, clean, batch.index)
             self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, batch.form, batch.epoch)
         self._count(batch)
-        if not batch.padding:
-            for place, method in self._learners():
-                with self.clock.measure("learning", targets.device):
-                    seen = Seen(batch.inputs, targets, clean, logits.shape[1])
-                    self._update(place, method.learn(self._states[place], seen))
+        for place, method in self._learners():
+            with self.clock.measure("learning", targets.device):
+                seen = self._seen(method, batch, clean, logits.shape[1])
+                self._update(place, method.learn(self._states[place], seen))
         losses = self._minimised(logits, answer, batch)
         for other in answer.auxiliary:
             losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(other, answer, batch)
@@ -697,7 +744,7 @@ class Lean:
             start, stop = self.plan.offsets[batch.position : batch.position + 2].tolist()
             examples = stop - start  # on all ranks, like the cost
         else:
-            examples = round(batch.total)
+            examples = round(batch.total * self._dataset.ranks)
             self._leftover = batch.after.leftover
             self._unpaid = Unpaid.waiting(self._leftover)
             self._update(self._thinner[0], batch.after.state)
@@ -728,7 +775,8 @@ class Lean:
             "done_cost": self._done_cost,
             "done_examples": self._done_examples,
             "done_steps": self._done_steps,
-            "leftover": None if self._leftover is None else self._leftover.state_dict(),
+            "leftover": None if self._leftover is None else self._whole(self._leftover).state_dict(),
+            "ranks": self._dataset.ranks,
             "span": list(self._span),
             "ended": self._ended,
             "cost": self.cost,
@@ -749,7 +797,9 @@ class Lean:
         self._plan = None if state["plan"] is None else Plan.from_state_dict(state["plan"])
         self._done, self._done_cost = state["done"], state["done_cost"]
         self._done_examples, self._done_steps = state["done_examples"], state["done_steps"]
-        self._leftover = None if state["leftover"] is None else Batch.from_state_dict(state["leftover"])
+        self._leftover = None
+        if state["leftover"] is not None:
+            self._leftover = self._part(Batch.from_state_dict(state["leftover"]), state.get("ranks", 1))
         self._ahead, self._unpaid = {}, Unpaid.waiting(self._leftover)
         self._span = (state["span"][0], state["span"][1])
         self._ended = state.get("ended", False)
@@ -757,6 +807,19 @@ class Lean:
         self._planned_for = state["planned_for"]
         self._reported = None if state["reported"] is None else (state["reported"][0], state["reported"][1])
         self._resumed = True
+
+    def _whole(self, batch: Batch) -> Batch:
+        """What all ranks hold of a batch, so that any number of them can go on with it."""
+        if self._dataset.ranks == 1:
+            return batch
+        parts = [Batch.from_state_dict(state) for state in gathered(batch.to("cpu").state_dict())]
+        return Batch.assembled(parts)
+
+    def _part(self, batch: Batch, saved_by: int) -> Batch:
+        """What this rank holds of a batch that `saved_by` ranks saved: the same as before, where they are as many."""
+        rank, ranks = self._dataset.rank, self._dataset.ranks
+        owner = batch.owner if saved_by == ranks else shared_out(batch.examples, ranks) if ranks > 1 else None
+        return batch.held_by(rank, owner)
 
     def _example(self, model: nn.Module) -> Any:
         """Two inputs as the model sees them."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leantrain.errors import LeanError
+from leantrain.ranks import own_rank, world_size
 
 FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "loss": (torch.float32, float("nan")),  # unsmoothed, unweighted, with the example's own label
@@ -21,6 +22,11 @@ FIELDS: dict[str, tuple[torch.dtype, float]] = {
     "trained": (torch.int32, 0),  # how often it was trained
 }
 MOST_EPOCHS = torch.iinfo(FIELDS["epoch"][0]).max
+SENT = {"index": torch.int32, **{name: dtype for name, (dtype, _) in FIELDS.items()}}
+"""What ranks exchange per example."""
+ROW = sum(dtype.itemsize for dtype in SENT.values())
+ROUND = 1 << 22
+"""Examples of all ranks that are exchanged at once."""
 
 
 class Seen(Protocol):
@@ -30,12 +36,6 @@ class Seen(Protocol):
     def constituents(self) -> int: ...
     @property
     def size(self) -> float: ...
-
-
-def world_size() -> int:
-    """How many processes train together."""
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if there else 1
 
 
 @dataclass
@@ -157,23 +157,41 @@ class Ledger:
     def synchronise(self) -> None:
         """Let all ranks hold what each of them recorded; every rank must call it. Nothing to do in a single process.
 
-        Each example is recorded by one rank, so a sum over ranks of what is fresh is the value itself.
+        Each sends what it recorded since they last agreed and nothing else: 21 bytes per example, in rounds of bounded
+        memory. Each example is recorded by one rank, so the order does not matter.
         """
         if world_size() == 1:
             return
-        store = self._store
-        fresh = store.fresh
-        if fresh is None:
-            fresh = torch.zeros(self.length, dtype=torch.bool, device=self.device)
-        anywhere = fresh.to(torch.int32)
-        torch.distributed.all_reduce(anywhere)
-        for name in FIELDS:
-            field = store.fields[name]
-            wide = torch.float32 if field.is_floating_point() else torch.int32
-            value = torch.where(fresh, field.to(wide), 0)
-            torch.distributed.all_reduce(value)
-            field.copy_(torch.where(anywhere > 0, value.to(field.dtype), field))
+        store, ranks = self._store, world_size()
+        empty = torch.empty(0, dtype=torch.int64, device=self.device)
+        mine = empty if store.fresh is None else store.fresh.nonzero().squeeze(1)
+        counts = torch.zeros(ranks, dtype=torch.int64, device=self.device)
+        counts[own_rank()] = len(mine)
+        torch.distributed.all_reduce(counts)
+        held = counts.tolist()  # the host must know; once an epoch
+        share = max(1, ROUND // ranks)
+        for start in range(0, max(held), share):
+            here = [max(0, min(share, count - start)) for count in held]
+            sent = self._packed(mine[start : start + share], max(here))
+            received = [torch.empty_like(sent) for _ in held]
+            torch.distributed.all_gather(received, sent)
+            for rank, (block, count) in enumerate(zip(received, here, strict=True)):
+                if rank != own_rank():
+                    self._unpack(block, count, max(here))
         store.fresh = None
+
+    def _packed(self, index: Tensor, room: int) -> Tensor:
+        """What is recorded of some examples, with their indices: a block of bytes with room for `room` of them."""
+        block = torch.zeros(room * ROW, dtype=torch.uint8, device=self.device)
+        for name, column in _columns(block, len(index), room):
+            column.copy_(index if name == "index" else self._store.fields[name][index])
+        return block
+
+    def _unpack(self, block: Tensor, count: int, room: int) -> None:
+        """Take over what another rank packed."""
+        (_, index), *columns = _columns(block, count, room)
+        for name, column in columns:
+            self._store.fields[name][index.long()] = column
 
     def seen_in(self, epoch: int) -> Tensor:
         """Which examples were trained in that epoch, as a mask."""
@@ -194,3 +212,11 @@ class Ledger:
                 self._store.fields[name].copy_(field)
             else:
                 self._store.fields[name] = field.to(self.device)
+
+
+def _columns(block: Tensor, count: int, room: int) -> Iterator[tuple[str, Tensor]]:
+    """The columns of a block of `room` rows, the wide ones first so that each is aligned; `count` entries of each."""
+    start = 0
+    for name, dtype in sorted(SENT.items(), key=lambda entry: -entry[1].itemsize):
+        yield name, block[start : start + count * dtype.itemsize].view(dtype)
+        start += room * dtype.itemsize

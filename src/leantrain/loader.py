@@ -73,7 +73,8 @@ class PlannedDataset(Dataset[Batch]):
     def __getitem__(self, planned: PlannedBatch) -> Batch:
         if get_worker_info() is not None:
             _seed_worker(derive(self.seed, "worker", planned.epoch, planned.position, self.rank))
-        part = planned.part(self.rank, self.ranks)
+        owner = planned.owner(self.ranks)
+        part = (owner == self.rank).nonzero().squeeze(1)
         padding = len(part) == 0
         if padding:  # fewer inputs than ranks: the first one keeps this rank in step
             part = torch.arange(0, len(planned.index), planned.inputs)
@@ -97,23 +98,32 @@ class PlannedDataset(Dataset[Batch]):
             total=planned.inputs / self.ranks,
             cost=planned.cost,
             padding=padding,
+            owner=owner if self.ranks > 1 else None,
             places=self.keys,
             given=given,
         )
 
 
 class InOrder(Sampler[PlannedBatch]):
-    """Every example once, in order, in batches of `batch_size`: for passes that train nothing."""
+    """Every example once, in order, in batches of `batch_size`: for passes that train nothing.
 
-    def __init__(self, length: int, batch_size: int) -> None:
+    Several ranks take turns: each gets every so many-th batch.
+    """
+
+    def __init__(self, length: int, batch_size: int, rank: int = 0, ranks: int = 1) -> None:
+        self.rank, self.ranks = rank, ranks
         offsets = torch.tensor([*range(0, length, batch_size), length])
         self.plan = Plan(-1, torch.arange(length), offsets, torch.zeros(len(offsets) - 1, dtype=torch.int64))
 
     def __iter__(self) -> Iterator[PlannedBatch]:
-        return (self.plan[position] for position in range(len(self.plan)))
+        return (self.plan[position] for position in self._positions)
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return len(self._positions)
+
+    @property
+    def _positions(self) -> range:
+        return range(self.rank, len(self.plan), self.ranks)
 
 
 class PlanSampler(Sampler[PlannedBatch]):

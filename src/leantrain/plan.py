@@ -56,10 +56,9 @@ class PlannedBatch:
     def cost(self) -> float:
         return training_cost(self.inputs, self.form.size)
 
-    def part(self, rank: int, ranks: int) -> Tensor:
-        """Which places of `index` one of several ranks trains on; none where there are fewer inputs than ranks."""
-        places = torch.arange(len(self.index)).view(self.form.constituents, self.inputs)
-        return places.tensor_split(ranks, dim=1)[rank].reshape(-1)
+    def owner(self, ranks: int) -> Tensor:
+        """int64, which of several ranks trains on each of `index`; some have none where there are fewer inputs."""
+        return shared_out(self.inputs, ranks).repeat(self.form.constituents)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As numpy on its way to a worker: a pickled slice of a tensor would move the whole plan into shared memory.
@@ -248,6 +247,13 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
 def count_batches(inputs: int, batch_size: float) -> int:
     """How many batches that many inputs make."""
     return max(1, math.ceil(inputs / batch_size - 1e-9)) if inputs else 0
+
+
+def shared_out(inputs: int, ranks: int) -> Tensor:
+    """int64, which rank gets each input: in their order, and near-equal numbers of them."""
+    sizes = torch.full((ranks,), inputs // ranks, dtype=torch.int64)
+    sizes[: inputs % ranks] += 1
+    return torch.repeat_interleave(torch.arange(ranks), sizes)
 
 
 def _near_equal(inputs: int, batch_size: float) -> Tensor:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from leantrain.batch import Batch
 from leantrain.clock import Stopwatch
 from leantrain.errors import LeanError
 from leantrain.eval_mode import eval_mode, trial
 from leantrain.forms import FORMS, Answer, Ask, Attached, Form, FormKind
-from leantrain.ledger import Ledger, world_size
+from leantrain.ledger import Ledger
 from leantrain.methods import Chain, Offers
 from leantrain.mixing import Composite
 from leantrain.plan import Plan
+from leantrain.ranks import unsynchronised
 from leantrain.split import Split
 
 
@@ -137,14 +137,18 @@ class Presenter:
         return ask(batch.inputs)
 
     @torch.no_grad()
-    def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The clean losses of a batch, and which are correct, from a model that stays as it is."""
+    def look(self, batch: Batch, *, in_step: bool) -> tuple[Tensor, Tensor]:
+        """The clean losses of a batch, and which are correct, from a model that stays as it is.
+
+        Args:
+            in_step: whether all ranks look at a batch now, so that they can agree on the model's buffers first.
+        """
         if isinstance(batch.inputs, Tensor) and batch.inputs.dtype == torch.uint8:
             raise LeanError(
                 f"the inputs of a batch are bytes, and {self._method} looks at them before the loop can convert them; "
                 "give what the loop does to a batch as attach(prepare=…)."
             )
-        with eval_mode(self.model), _unsynchronised(self.model) if world_size() > 1 else contextlib.nullcontext():
+        with eval_mode(self.model), contextlib.nullcontext() if in_step else unsynchronised(self.model):
             logits = self.answer(batch).logits.float()
         return F.cross_entropy(logits, batch.targets, reduction="none"), logits.argmax(1) == batch.targets
 
@@ -163,20 +167,3 @@ def _auxiliary(output: Any) -> tuple[Tensor, ...]:
     """The logits of auxiliary heads, as torchvision's GoogLeNet and Inception name them in their answers."""
     names = (name for name in getattr(output, "_fields", ()) if name.startswith("aux_logits"))
     return tuple(logits for name in names if (logits := getattr(output, name)) is not None)
-
-
-@contextlib.contextmanager
-def _unsynchronised(model: nn.Module) -> Iterator[None]:
-    """No waiting for the other ranks inside: they may have fewer batches to look at, or none.
-
-    Every forward pass of DistributedDataParallel spreads the buffers of the first rank, and so waits for all of them.
-    """
-    wrappers = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    before = [wrapper.require_forward_param_sync for wrapper in wrappers]
-    for wrapper in wrappers:
-        wrapper.require_forward_param_sync = False
-    try:
-        yield
-    finally:
-        for wrapper, synchronised in zip(wrappers, before, strict=True):
-            wrapper.require_forward_param_sync = synchronised

@@ -16,7 +16,13 @@ Keep = Callable[[Batch], tuple[Batch, float, dict[str, Any]]]
 
 
 def gather(
-    candidates: Iterator[Batch], keep: Keep, batch_size: int, waiting: Batch | None, refill: bool = True
+    candidates: Iterator[Batch],
+    keep: Keep,
+    batch_size: int,
+    waiting: Batch | None,
+    refill: bool = True,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> Generator[Batch, None, tuple[float, dict[str, Any]] | None]:
     """Batches of `batch_size` kept examples, in the order in which they were kept.
 
@@ -30,6 +36,9 @@ def gather(
         waiting: kept before a resume and not yet trained.
         refill: False trains on what is kept of every batch by itself, as many steps as there are batches; a single one
             waits for the next batch.
+        rank: this process's number among `ranks`. What is kept stays with the rank that looked at it, so their parts of
+            a batch are unequal; the batches are the same as those of a single process.
+        ranks: how many processes train together.
 
     Returns:
         Where nothing was kept after the last batch: what looking cost since, and what of the state changed.
@@ -40,30 +49,34 @@ def gather(
         """The first of those waiting as a batch; the others go on waiting."""
         nonlocal waiting, spent
         assert waiting is not None
-        rows = torch.arange(len(waiting), device=waiting.index.device)
-        batch, waiting = waiting.take(rows[:count]), waiting.take(rows[count:]) if count < len(rows) else None
+        places = torch.arange(waiting.examples, device=waiting.index.device if waiting.owner is None else None)
+        batch = waiting.pick(places[:count], rank)
+        waiting = waiting.pick(places[count:], rank) if count < len(places) else None
         cost, spent = training_cost(count, batch.form.size) + spent, 0.0
-        return dataclasses.replace(batch, total=float(count), cost=cost, after=After(waiting, dict(state)))
+        return dataclasses.replace(batch, total=count / ranks, cost=cost, after=After(waiting, dict(state)))
 
     def rest() -> Iterator[Batch]:
         """All that waits, as one batch or two."""
-        if waiting and len(waiting) > batch_size:
-            yield cut((len(waiting) + 1) // 2)
-        if waiting:
-            yield cut(len(waiting))
+        if waiting is not None and waiting.examples > batch_size:
+            yield cut((waiting.examples + 1) // 2)
+        if waiting is not None:
+            yield cut(waiting.examples)
 
     for candidate in candidates:
-        if waiting and waiting.form != candidate.form:  # a batch has one form
+        if waiting is not None and waiting.form != candidate.form:  # a batch has one form
             yield from rest()
         kept, cost, changed = keep(candidate)
         spent += cost
         state.update(changed)
-        waiting = dataclasses.replace(waiting.joined(kept) if waiting else kept, position=candidate.position)
-        if refill and len(waiting) >= batch_size + batch_size // 2:
+        kept = kept if waiting is None else waiting.joined(kept)
+        waiting = dataclasses.replace(kept, position=candidate.position) if kept.examples else None
+        if waiting is None:
+            continue
+        if refill and waiting.examples >= batch_size + batch_size // 2:
             yield cut(batch_size)
-        elif not refill and len(waiting) >= min(2, batch_size):
-            yield cut(len(waiting))
-    if waiting:
+        elif not refill and waiting.examples >= min(2, batch_size):
+            yield cut(waiting.examples)
+    if waiting is not None:
         yield from rest()
         return None
     return spent, state

@@ -13,7 +13,7 @@ from leantrain.cost import BACKWARD, FORWARD
 from leantrain.errors import LeanError
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.head import find_head
-from leantrain.ledger import world_size
+from leantrain.ranks import world_size
 from leantrain.split import unwrapped
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)

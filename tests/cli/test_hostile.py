@@ -99,5 +99,5 @@ def test_as_many_threads_as_are_allowed_work(tmp_path: Path) -> None:
 def test_a_loop_of_no_length_is_refused(epochs: float) -> None:
     data = TensorDataset(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 0, 1]))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
-    with pytest.raises(LeanError, match="must be a whole number from 1 to 32767"):
+    with pytest.raises(LeanError, match="must be a whole number"):
         leantrain.attach(model, data, epochs=epochs)  # type: ignore[arg-type]

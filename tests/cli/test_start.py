@@ -37,3 +37,14 @@ def test_a_missing_package_is_one_sentence_that_names_it_and_the_remedy(package:
     assert done.returncode == 2
     said = f"leantrain: the command needs more packages ({package} is missing): pip install 'leantrain[cli]'"
     assert done.stderr.strip() == said
+
+
+def test_the_loop_asks_for_no_package_that_it_does_not_need() -> None:
+    """Fabric imports torchmetrics for its version, and that imports transformers: five seconds of every start."""
+    code = (
+        "import sys, torch; from leantrain.run.processes import make_fabric; "
+        "make_fabric(torch.device('cpu'), '32-true'); "
+        "print(*{'torchmetrics', 'transformers', 'torchvision'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == ""

@@ -263,6 +263,8 @@ def test_the_table_shows_a_chain_whole() -> None:
     [
         (["--seeds", "0"], "--seeds is 0"),
         (["--jobs", "0"], "--jobs is 0"),
+        (["--address", "auto"], "--address is auto, but only --engine ray"),
+        (["--engine", "ray", "--jobs", "2"], "--jobs is 2, but with --engine ray"),
         (["--margin", "-1"], "--margin is -1"),
         (["--methods", "mixtran-cutmix"], "Did you mean 'mixtrain-cutmix'"),
         (["--batch-size", "0"], "--batch-size is 0"),

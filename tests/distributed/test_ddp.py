@@ -1,4 +1,4 @@
-"""Two processes that train together: real ones, under DistributedDataParallel with gloo."""
+"""Two and four processes that train together: real ones, under DistributedDataParallel with gloo."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import copy
 import multiprocessing
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,11 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, TensorDataset
 
 import leantrain
-from leantrain.errors import LeanError
+from leantrain.errors import LeanError, LeanWarning
 
 RANKS = 2
 PATIENCE = 120  # seconds; ranks that are out of step wait for each other for ever
 CUTMIX, MIXUP = "mixtrain-cutmix[select=all]", "mixtrain-mixup[select=all]"
+INSIDE = ("selective-backprop[history=64]", "autoassist", "infobatch + autoassist + progressive-resizing")
+"""Those that decide inside the epoch, and a chain with one."""
 CHAIN = "rs2[keep=0.8] + infobatch + mixtrain-cutmix[select=all] + progressive-resizing"
 """Composites from the first epoch on."""
 
@@ -34,8 +37,9 @@ CHAIN = "rs2[keep=0.8] + infobatch + mixtrain-cutmix[select=all] + progressive-r
 class Ranks:
     """Processes in one group, each of which runs what it is given and hands back what that returns."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int = RANKS) -> None:
         self.folder = folder
+        self.number = number
         self.groups = 0
         self.processes: list[Any] = []
         self.pipes: list[Connection] = []
@@ -55,12 +59,14 @@ class Ranks:
         return answers
 
     def start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        import torch._dynamo  # noqa: F401 - DistributedDataParallel's first step does, in every process
+
+        context = multiprocessing.get_context("fork")  # torch is imported already
         self.groups += 1
-        for rank in range(RANKS):
+        for rank in range(self.number):
             ours, theirs = context.Pipe()
             store = str(self.folder / f"store{self.groups}")
-            process = context.Process(target=serve, args=(rank, store, theirs))
+            process = context.Process(target=serve, args=(rank, self.number, store, theirs))
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -73,9 +79,9 @@ class Ranks:
         self.processes, self.pipes = [], []
 
 
-def serve(rank: int, store: str, pipe: Connection) -> None:
+def serve(rank: int, ranks: int, store: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     with contextlib.suppress(EOFError):  # the tests are gone
         while True:
             function, arguments = pipe.recv()
@@ -88,6 +94,13 @@ def serve(rank: int, store: str, pipe: Connection) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     group = Ranks(tmp_path_factory.mktemp("group"))
+    yield group
+    group.stop()
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    group = Ranks(tmp_path_factory.mktemp("four"), 4)
     yield group
     group.stop()
 
@@ -251,15 +264,89 @@ def test_what_the_oracle_measures_is_shared_out_over_the_ranks(ranks: Ranks) -> 
     assert one["lean"]["ledger"]["loss"].isfinite().all()
 
 
-def test_deciding_inside_the_epoch_is_refused(ranks: Ranks) -> None:
-    for answer in ranks(refusal, "selective-backprop"):
-        assert "2 processes would decide differently" in answer
+@pytest.mark.parametrize("method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix"])
+def test_one_two_and_four_processes_train_the_same_to_rounding(ranks: Ranks, four: Ranks, method: str) -> None:
+    setting = Setting(method, 61, 12, epochs=4)
+    alone = train(setting)
+    for group in (ranks, four):
+        first, *others = group(train, setting)
+        assert all(same(first["lean"], other["lean"]) for other in others)
+        assert [plan["order"].tolist() for plan in first["plans"]] == [p["order"].tolist() for p in alone["plans"]]
+        ledgers = [one["lean"]["ledger"] for one in (first, alone)]
+        torch.testing.assert_close(*ledgers, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(first["model"], alone["model"], rtol=1e-4, atol=1e-5)
+        assert first["progress"] == alone["progress"]
+        assert (first["lean"]["cost"], first["lean"]["examples"]) == (alone["lean"]["cost"], alone["lean"]["examples"])
 
 
-def refusal(method: str) -> str:
-    with pytest.raises(LeanError) as told:
-        leantrain.attach(network(False), images(10), method, epochs=1)
-    return str(told.value)
+def test_what_is_kept_inside_the_epoch_is_trained_once_over_all_ranks(ranks: Ranks) -> None:
+    one, other = ranks(train, Setting("selective-backprop", 61, 12, epochs=3, parts=2))
+    steps = [sum(map(sum, rank["parts"])) for rank in (one, other)]
+    assert sum(steps) == one["lean"]["examples"] == int(one["lean"]["ledger"]["trained"].sum())
+    assert sum(steps) < 3 * 61
+
+
+@pytest.mark.parametrize("method", INSIDE[:2])
+def test_four_processes_go_on_as_two_and_two_as_four(ranks: Ranks, four: Ranks, method: str) -> None:
+    setting = Setting(method, 60, 12, epochs=4)
+    whole = train(setting)
+    for before, after in ((four, ranks), (ranks, four)):
+        cut, *others = before(train_until, setting, 8)
+        assert all(same(cut, other) for other in others)
+        for resumed in after(go_on, setting, cut):
+            torch.testing.assert_close(resumed["model"], whole["model"], rtol=1e-4, atol=1e-5)
+            assert resumed["lean"]["examples"] == whole["lean"]["examples"]
+
+
+@pytest.mark.parametrize("method", INSIDE[:2])
+def test_a_run_that_decides_inside_goes_on_to_the_bit_with_as_many_processes(ranks: Ranks, method: str) -> None:
+    setting = Setting(method, 60, 12, epochs=3, normalised=True)
+    whole, _ = ranks(train, setting)
+    cut, _ = ranks(train_until, setting, 5)
+    assert cut["lean"]["leftover"] is not None
+    resumed, _ = ranks(go_on, setting, cut)
+    assert same(resumed["lean"], whole["lean"])
+    assert same(resumed["model"], whole["model"])
+
+
+def sayings() -> dict[str, list[str]]:
+    """What a loop is told that gets several processes wrong."""
+    told: dict[str, list[str]] = {}
+
+    def listen(name: str, function: Callable[[], Any]) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                function()
+            except LeanError as error:
+                told[name] = [str(error)]
+                return
+        told[name] = [str(one.message) for one in caught if issubclass(one.category, LeanWarning)]
+
+    def loop(model: nn.Module, wrapped: nn.Module | None = None, **size: int) -> None:
+        lean = leantrain.attach(model, images(64), epochs=1)
+        lean.model = wrapped or model
+        next(iter(lean.loader(**size)))
+
+    from torch.distributed.fsdp import fully_shard
+
+    listen("bare", lambda: loop(network(False), batch_size=32))
+    listen("wrapped", lambda: loop(DistributedDataParallel(network(False)), batch_size=32))
+    later = network(False)
+    listen("wrapped after", lambda: loop(later, DistributedDataParallel(later), batch_size=32))
+    listen("divided twice", lambda: loop(DistributedDataParallel(network(False)), batch_size=8))
+    listen("per rank", lambda: loop(DistributedDataParallel(network(False)), batch_size_per_rank=8))
+    listen("sharded", lambda: loop(fully_shard(network(False)), batch_size=32))
+    listen("sharded after", lambda: loop(later, fully_shard(network(False)), batch_size=32))
+    return told
+
+
+def test_a_loop_that_gets_several_processes_wrong_is_told(ranks: Ranks) -> None:
+    for told in ranks(sayings):
+        assert "not wrapped in DistributedDataParallel" in told["bare"][0]
+        assert "say batch_size_per_rank=8" in told["divided twice"][0]
+        assert all("does not support; wrap it in Distr" in told[name][0] for name in ("sharded", "sharded after"))
+        assert not any(told[name] for name in ("wrapped", "wrapped after", "per rank"))
 
 
 @pytest.mark.parametrize("method", ["plain", CUTMIX])

@@ -346,7 +346,7 @@ def test_forms_that_combine_are_shown_and_paid_for_as_they_are() -> None:
         (lambda: leantrain.RS2(until=None), "until is None"),
         (lambda: Chain(methods=(leantrain.RS2(),), until=0.5), "give them to its methods"),
         (lambda: leantrain.preset("mine", "Two.", leantrain.EL2N, leantrain.InfoBatch), "with an option 'prune'"),
-        (lambda: leantrain.attach(network(), images(), 3, epochs=1), "method is of the type int"),
+        (lambda: leantrain.attach(network(), images(), 3, epochs=1), "method is 3, but must be a method or its text"),
     ],
 )  # fmt: skip
 def test_wrong_types_get_a_sentence(call: Any, words: str) -> None:

@@ -234,10 +234,10 @@ def test_autoassist_learns_which_classes_are_hard() -> None:
     targets = torch.arange(64) % 2
     for _ in range(200):
         losses = torch.where(targets == 1, 2.0, 0.1) + 0.05 * torch.rand(64, generator=rng)
-        state = {**state, **method.learn(state, Seen(inputs, targets, losses, 2))}
+        state = {**state, **method.learn(state, Seen(method.condense(inputs), targets, losses, 2))}
     kept = torch.zeros(64)
     for _ in range(100):
-        mask, _ = method.thin(state, Seen(inputs, targets, None), torch.rand(64, generator=rng))
+        mask, _ = method.thin(state, Seen(method.condense(inputs), targets, None), torch.rand(64, generator=rng))
         kept += mask
     assert kept[targets == 1].mean() > 80
     assert 10 <= kept[targets == 0].mean() < 40  # the share that explores, and what the assistant is unsure of

@@ -51,7 +51,7 @@ def test_defaults_suit_the_weights(folder: Path, weights: Path) -> None:
     assert (images.mean, images.std) == (known.mean, known.std)
     assert images.image_size == 128  # twice their own and more, so that a 32-fold reduction leaves a map
     assert (config.optimizer, config.weight_decay) == ("adamw", 0.05)
-    assert config.lr == pytest.approx(0.001 * config.batch_size / 128)
+    assert config.lr == pytest.approx(0.002 * (config.batch_size / 128) ** 0.5)
     assert config.epochs == tuning_epochs(32) < default_epochs(32)
     nothing, plain = resolved(data=str(folder), model="test_resnet")
     assert (nothing.optimizer, nothing.weight_decay, nothing.epochs) == ("sgd", 5e-4, default_epochs(32))
@@ -59,6 +59,8 @@ def test_defaults_suit_the_weights(folder: Path, weights: Path) -> None:
 
 
 def test_what_the_user_says_wins(folder: Path, weights: Path) -> None:
+    gentle, _ = resolved(data=str(folder), model="test_resnet", weights=str(weights), optimizer="sgd")
+    assert gentle.lr == pytest.approx(0.02 * gentle.batch_size / 128)
     given: dict[str, Any] = {"optimizer": "sgd", "lr": 0.03, "weight_decay": 0.0, "epochs": 2, "image_size": 64}
     config, images = resolved(data=str(folder), model="test_resnet", weights=str(weights), **given)
     assert {name: getattr(config, name) for name in given} == given

@@ -12,7 +12,7 @@ from leantrain.cli.common import Command, SettingsCommand, add_settings, given_s
 from leantrain.errors import LeanError
 from leantrain.run.lock import locked
 
-NOT_IN_BENCH = ("method", "budget", "out", "log", "seed")
+NOT_IN_BENCH = ("method", "budget", "out", "log", "seed", "devices", "nodes", "sync_batchnorm")
 OUT = Path("runs/bench")
 
 

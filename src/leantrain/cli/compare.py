@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,10 @@ from leantrain.run.config import PLAIN, TrainConfig, read_yaml
 from leantrain.run.lock import locked
 
 if TYPE_CHECKING:
+    from leantrain.compare.engines import Engine
     from leantrain.compare.folder import ComparisonFolder
 
-NOT_IN_COMPARE = ("method", "budget", "log")
+NOT_IN_COMPARE = ("method", "budget", "log", "devices", "nodes", "sync_batchnorm")
 
 
 @click.command("compare", cls=SettingsCommand)
@@ -38,6 +41,15 @@ NOT_IN_COMPARE = ("method", "budget", "log")
 )
 @click.option("--margin", type=float, help="points that count as the same accuracy (default: 0.2)", metavar="X")
 @click.option("--jobs", type=int, default=1, help="runs at once; above 1 no times are given (default: 1)", metavar="N")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    help="ray trains every run as a task of a Ray cluster; no times are given then (default: local)",
+)
+@click.option("--address", help="of the Ray cluster, or auto (default: one is started on this machine)")
+@click.option("--gpus-per-run", type=float, help="with --engine ray (default: 1 on GPUs, else 0)", metavar="X")
+@click.option("--cpus-per-run", type=float, help="with --engine ray, also a run's threads (default: 1)", metavar="X")
 @click.option("--resume", is_flag=True, help="go on with the comparison in --out, or add methods and seeds to it")
 @click.option("--from", "from_folder", type=Path, help="print the table of a comparison again", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
@@ -49,6 +61,10 @@ def compare(
     controls: bool | None,
     margin: float | None,
     jobs: int,
+    engine: str,
+    address: str | None,
+    gpus_per_run: float | None,
+    cpus_per_run: float | None,
     resume: bool,
     from_folder: Path | None,
     as_json: bool,
@@ -68,11 +84,18 @@ def compare(
         ("--seeds", seeds, 1, 1000),
         ("--jobs", jobs, 1, 1024),
         ("--margin", margin, 0, 100),
+        ("--gpus-per-run", gpus_per_run, 0, 1024),
+        ("--cpus-per-run", cpus_per_run, 0, 1024),
     ):
         if value is not None and not low <= value <= high:
             raise LeanError(
                 f"{name} is {shortened(str(value))}, but must be a finite number of at least {low}, at most {high}."
             )
+    cluster = {"--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run}
+    for flag in (flag for flag, value in cluster.items() if value is not None and engine != "ray"):
+        raise LeanError(f"{flag} is {cluster[flag]}, but only --engine ray has a cluster; add it, or drop {flag}.")
+    if engine == "ray" and jobs > 1:
+        raise LeanError(f"--jobs is {jobs}, but with --engine ray the cluster's size decides; use --cpus-per-run.")
     if from_folder is not None:
         from leantrain.compare.folder import ComparisonFolder
         from leantrain.compare.summary import summarise
@@ -82,7 +105,8 @@ def compare(
     given = {} if config_file is None else _shared_settings(config_file)
     given.update(given_settings(flags))
     chosen = {"methods": methods, "budgets": budgets, "seeds": seeds, "controls": controls, "margin": margin}
-    return _compare(given, {k: v for k, v in chosen.items() if v is not None}, jobs, resume, as_json)
+    make_engine = functools.partial(_make_engine, engine, jobs, address, cpus_per_run, gpus_per_run)
+    return _compare(given, {k: v for k, v in chosen.items() if v is not None}, make_engine, resume, as_json)
 
 
 add_settings(compare, leave_out=NOT_IN_COMPARE)
@@ -94,7 +118,25 @@ def _shared_settings(file: Path) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in (*NOT_IN_COMPARE, "out")}
 
 
-def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: bool, as_json: bool) -> int:
+def _make_engine(
+    name: str, jobs: int, address: str | None, cpus: float | None, gpus: float | None, device: str
+) -> Engine | None:
+    """Where runs are trained side by side; None where they take turns in this process."""
+    from leantrain.compare.engines import Processes, RayTasks
+
+    if name == "ray":
+        on_gpu = float(device.startswith("cuda"))
+        return RayTasks(address, 1.0 if cpus is None else cpus, on_gpu if gpus is None else gpus)
+    return Processes(jobs) if jobs > 1 else None
+
+
+def _compare(
+    given: dict[str, Any],
+    chosen: dict[str, Any],
+    make_engine: Callable[[str], Engine | None],
+    resume: bool,
+    as_json: bool,
+) -> int:
     config = TrainConfig(**given)
 
     import torch
@@ -160,7 +202,7 @@ def _compare(given: dict[str, Any], chosen: dict[str, Any], jobs: int, resume: b
     with locked(out):
         _check_unused(folder, resume)
         try:
-            training.train(jobs)
+            training.train(make_engine(config.device))
         except (Interrupted, KeyboardInterrupt) as stop:
             code = stop.exit_code if isinstance(stop, Interrupted) else 130
             display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")

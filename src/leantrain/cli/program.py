@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from leantrain.cli.bench import BenchGroup, bench
@@ -14,6 +16,7 @@ from leantrain.cli.report import report_command
 from leantrain.cli.score import score_command
 from leantrain.cli.train import train
 from leantrain.errors import LeanError, shortened
+from leantrain.run import processes
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 """How torch says that memory has run out."""
@@ -25,7 +28,9 @@ MOST = 2000
 def run(argv: list[str] | None) -> int:
     """Run a command line and return its exit code."""
     try:
-        code = cli.main(args=argv, prog_name="leantrain", standalone_mode=False)
+        # The words themselves go along, for a command that starts itself in several processes.
+        words = sys.argv[1:] if argv is None else argv
+        code = cli.main(args=argv, prog_name="leantrain", standalone_mode=False, obj=words)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
@@ -37,6 +42,9 @@ def run(argv: list[str] | None) -> int:
         click.echo("leantrain: interrupted", err=True)
         return 130
     except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and (sentence := processes.lost(error)) is not None:
+            _refuse(sentence)
+            return 1
         if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         return _refuse("there is not enough memory; try a smaller --batch-size, --width, --image-size or --model.")
@@ -48,8 +56,13 @@ def run(argv: list[str] | None) -> int:
 
 
 def _refuse(text: str) -> int:
-    click.echo(f"leantrain: {shortened(_sentence(text), MOST)}", err=True)
+    click.echo(f"{_speaker()}: {shortened(_sentence(text), MOST)}", err=True)
     return 2
+
+
+def _speaker() -> str:
+    """Who speaks: of several processes, which one."""
+    return f"leantrain, process {processes.rank()}" if processes.count() > 1 else "leantrain"
 
 
 def _sentence(text: str) -> str:

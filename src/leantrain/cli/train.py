@@ -12,6 +12,7 @@ import click
 
 from leantrain.cli.common import SettingsCommand, add_settings, console, free_folder, given_settings
 from leantrain.errors import LeanError
+from leantrain.run import processes
 from leantrain.run.config import OPERATIONAL, TrainConfig, read_yaml
 from leantrain.run.folder import RunFolder
 from leantrain.run.lock import locked
@@ -41,6 +42,7 @@ def train(config_file: Path | None, resume: bool, sheet: Path | None, **flags: A
     leantrain train --data cifar10 --train-limit 10000 --model resnet8 --epochs 16
     leantrain train --data path/to/images --budget 0.5          half the cost, the accuracy kept (lean)
     leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
+    leantrain train --data path/to/images --devices 4 --out runs/four          four processes, a GPU each
     """
     stop_with_parent()
     given = {} if config_file is None else read_yaml(config_file)
@@ -52,17 +54,22 @@ add_settings(train)
 
 
 def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
+    # What torchrun starts anew after a process has died goes on, where there is something to go on with.
+    resume = resume or (processes.is_restart() and "out" in given and RunFolder(Path(given["out"])).holds_run)
     stored = _stored_settings(given, resume)
     if "data" in given and stored and given["data"] != stored["data"]:
         raise _changed("data", given["data"], stored["data"])
     config = TrainConfig(**{**stored, **given})
+    if not processes.started() and (config.devices or 1) * config.nodes > 1:
+        return processes.launch(config.devices or 1, config.nodes, click.get_current_context().find_root().obj)
 
     # Only now the heavy half: a wrong flag is reported at once.
     import torch
 
     from leantrain.methods import chain
+    from leantrain.ranks import gathered
     from leantrain.run import loggers
-    from leantrain.run.display import make_display, result_table
+    from leantrain.run.display import Quiet, make_display, result_table
     from leantrain.run.loop import Run
     from leantrain.run.machine import precision_warning
     from leantrain.run.setup import check_files, load_images, resolve
@@ -76,6 +83,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     images = load_images(config)
     check_files(images)
     config = resolve(config, images)
+    processes.connect(torch.device(config.device))
     for name in stored.keys() & given.keys() - OPERATIONAL:
         if getattr(config, name) != stored[name]:
             raise _changed(name, given[name], stored[name])
@@ -84,26 +92,29 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
 
         click.echo(f"{sheet}: {draw_sheet(Run(config, images), sheet)}", err=True)
         return 0
-    out = Path(config.out) if config.out else free_folder(config)
+    out = Path(gathered(config.out or str(free_folder(config)))[0])
     config = dataclasses.replace(config, out=str(out))
-    display, folder = make_display(), RunFolder(out)
+    is_first = processes.rank() == 0  # of several processes, the one that speaks and writes
+    display, folder = make_display() if is_first else Quiet(), RunFolder(out)
     run = Run(config, images, out, display)
     if not (resume and folder.has_checkpoint):
         run.check()  # before anything is written
-    with locked(out):
-        _check_unused(folder, resume)
+    with locked(out) if is_first else contextlib.nullcontext():
+        if is_first:
+            _check_unused(folder, resume)
         if resume and (done := folder.result()) is not None:
             result = done
             with contextlib.suppress(LeanError):  # a finished run needs no checkpoint
-                if (saved := folder.checkpoint()) is not None:
+                if is_first and (saved := folder.checkpoint()) is not None:
                     folder.write_rows(saved["rows"])  # lines may be damaged or missing by now
             display.note(f"this run is finished; its result is in {out}")
         else:
             if not resume or not run.load_checkpoint():
                 run.write_config()
-            elif config != folder.config():
+            elif is_first and config != folder.config():
                 folder.write_config(config, folder.made_with())  # with what it goes on with
-            display.note(_headline(run))
+            if is_first:  # it tries how fast a step is
+                display.note(_headline(run))
             if (text := precision_warning(config.precision, run.device)) is not None:
                 display.note(f"warning: {text}")
             for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
@@ -116,8 +127,9 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
                 command = f"leantrain train --out {shlex.quote(str(out))} --resume"
                 display.note(f"stopped and saved at step {run.steps}; go on with: {command}")
                 return stop.exit_code
-    console().print(result_table(result))
-    click.echo(f"written to {out}", err=True)
+    if is_first:
+        console().print(result_table(result))
+        click.echo(f"written to {out}", err=True)
     return 0
 
 
@@ -133,7 +145,7 @@ def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:
         if not folder.holds_run:
             raise LeanError(f"there is no run to resume in '{out}'; drop --resume to start one there.")
         return read_yaml(folder.settings_file)
-    if folder is not None:
+    if folder is not None and processes.rank() == 0:  # the others may see what it has begun
         _check_unused(folder, resume)
     return {}
 
@@ -164,9 +176,15 @@ def _headline(run: Run) -> str:
     return (
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes, {described(images)}; "
-        f"{config.method}, {config.epochs} epochs, batch {config.step_size}, {config.precision} on {config.device}; "
+        f"{config.method}, {config.epochs} epochs, batch {_batch(run)}, {config.precision} on {config.device}; "
         f"cost {_cost(run, cost)}, about {_duration(expected_seconds(run))}"
     )
+
+
+def _batch(run: Run) -> str:
+    """The batch size, and whose it is."""
+    each = f" ({run.batch_size / run.ranks:g} in each of {run.ranks} processes)"
+    return f"{run.batch_size}{each if run.ranks > 1 else ''}"
 
 
 def _cost(run: Run, epochs: float) -> str:

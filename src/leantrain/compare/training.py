@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import subprocess
-import sys
-import time
 import uuid
 from typing import Any
 
+from leantrain.compare.engines import Ended, Engine, Job
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.compare.settings import BASELINE, Entry, Settings
 from leantrain.data import ImageSet
@@ -20,7 +17,7 @@ from leantrain.run.estimate import warm_up
 from leantrain.run.lock import holder, locked
 from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
-from leantrain.run.signals import STOP_WITH, Interrupted, on_stop
+from leantrain.run.signals import Interrupted, on_stop
 
 PHASES = (False, True)
 """Which rows are trained together, by whether they wait: a control may need to know what its method cost."""
@@ -49,14 +46,18 @@ class Training:
         self._noted: set[str] = set()
         self._done = 0.0  # share of the whole table
 
-    def train(self, jobs: int = 1) -> None:
-        """Train every missing run. One failing is noted in its row and the others go on."""
+    def train(self, engine: Engine | None = None) -> None:
+        """Train every missing run. One failing is noted in its row and the others go on.
+
+        Args:
+            engine: trains them side by side; without one they take turns here.
+        """
         self.folder.write_settings(self.settings)
         self.display.start(1, 0.0)
         try:
             with on_stop(self._stop):
-                if jobs > 1:
-                    self._train_in_processes(jobs)
+                if engine is not None:
+                    self._train_side_by_side(engine)
                 else:
                     for seed in self.settings.seed_numbers():
                         self._train_seed(seed)
@@ -171,37 +172,28 @@ class Training:
         self._done += share / total
         self.display.step(0, min(1.0, self._done))
 
-    # -- in processes ------------------------------------------------------------------------------------------------
+    # -- side by side ------------------------------------------------------------------------------------------------
 
-    def _train_in_processes(self, jobs: int) -> None:
-        """Several runs at once, each in its own process; for accuracies only, as they slow each other down."""
-        # Through the environment: the number of threads is not among a run's settings, and may differ on resume.
-        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-        environment = {**threads, **os.environ, STOP_WITH: str(os.getpid())}
-        for phase in PHASES:
-            waiting = [
-                (entry, seed)
-                for seed in self.settings.seed_numbers()
-                for entry in self.settings.entries()
-                if entry.waits is phase
-            ]
-            running: dict[subprocess.Popen[bytes], tuple[Entry, int]] = {}
-            try:
-                while waiting or running:
-                    while len(running) < jobs and (one := self._next(waiting)) is not None:
-                        entry, seed = one
-                        process = self._spawn(entry, seed, environment)
-                        if process is not None:
-                            running[process] = (entry, seed)
-                    for process in [p for p in running if p.poll() is not None]:
-                        self._collect(process, *running.pop(process))
+    def _train_side_by_side(self, engine: Engine) -> None:
+        """Several runs at once; for accuracies only, as they slow each other down."""
+        try:
+            for phase in PHASES:
+                waiting = [
+                    (entry, seed)
+                    for seed in self.settings.seed_numbers()
+                    for entry in self.settings.entries()
+                    if entry.waits is phase
+                ]
+                while waiting or engine.busy:
+                    while engine.has_room and (one := self._next(waiting)) is not None:
+                        job = self._job(*one)
+                        if job is not None:
+                            engine.start(job)
+                    for ended in engine.ended():
+                        self._collect(ended)
                     self._leave_if_asked()
-                    time.sleep(0.1)
-            finally:
-                for process in running:
-                    process.terminate()  # it saves a checkpoint and leaves
-                for process in running:
-                    process.wait()
+        finally:
+            engine.stop()
 
     def _next(self, waiting: list[tuple[Entry, int]]) -> tuple[Entry, int] | None:
         """Take the next run; not one that a process of a killed comparison still saves itself from."""
@@ -217,7 +209,8 @@ class Training:
             self._noted.add(text)
             self.display.note(text)
 
-    def _spawn(self, entry: Entry, seed: int, environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
+    def _job(self, entry: Entry, seed: int) -> Job | None:
+        """The run of one row and seed; None where it is finished or cannot be."""
         folder = self.folder.run(entry, seed)
         if folder.finished:
             self._advance(1.0)
@@ -226,18 +219,16 @@ class Training:
         if config is None:
             return None
         file = self.folder.write_run_settings(entry, dataclasses.replace(config, out=str(folder)))
-        resume = ["--resume"] if folder.holds_run else []
-        command = [sys.executable, "-m", "leantrain", "train", "--config", str(file), *resume]
-        with open(self.folder.log_file(entry, seed), "wb") as log:  # a pipe would fill up and stop it
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+        return Job((entry, seed), file, folder.path, self.folder.log_file(entry, seed))
 
-    def _collect(self, process: subprocess.Popen[bytes], entry: Entry, seed: int) -> None:
+    def _collect(self, ended: Ended) -> None:
+        entry, seed = ended.job.key
         self._advance(1.0)
-        if process.returncode in (130, 143):
-            raise Interrupted(process.returncode - 128)
-        if process.returncode:
-            said = self.folder.log_file(entry, seed).read_text(errors="replace").strip()
-            self._fail(entry, seed, RuntimeError(said or f"it ended with code {process.returncode}"))
+        if ended.code in (130, 143):
+            raise Interrupted(ended.code - 128)
+        if ended.code:
+            said = ended.job.log.read_text(errors="replace").strip() if ended.job.log.exists() else ""
+            self._fail(entry, seed, RuntimeError(ended.why or said or f"it ended with code {ended.code}"))
         else:
             result = self.folder.run(entry, seed).result()
             assert result is not None

@@ -1,8 +1,8 @@
 """Data sets by name or by path: what there is to train on, and what it is measured on.
 
-Rooms: `sources.py` finds a set, `known.py` and `files.py` read it, `images.py` hands out its batches, `decode.py`
-turns files into pixels, `parts.py` cuts a set in a way that no seed changes, `augment.py` crops, mirrors and
-normalises on the device, `policies.py` does what torchvision's policies do before that.
+Rooms: `sources.py` finds a set, `known.py`, `files.py`, `shards.py` and `hugging_face.py` read it, `images.py` gives
+its batches, `decode.py` turns files into pixels, `parts.py` cuts a set in a way that no seed changes, `augment.py`
+crops, mirrors and normalises on the device, `policies.py` does what torchvision's policies do before that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def load(
     Args:
         name: One of `NAMES`, a folder's name under `root`, or a path: a tree with one folder per class, with or
             without `train` and `val` (or `test`, used when there is no `val`) above them, a `.parquet` file with
-            `image` and `label` columns, or a folder of such files. A name wins over a folder here of the same name;
+            `image` and `label` columns, or a folder of such files; WebDataset shards (`train-{000..099}.tar`), or a
+            Hugging Face data set on disk (`hf:PATH`). A name wins over a folder here of the same name;
             write `./name` for the folder.
         root: Where named sets live; `$LEANTRAIN_DATA`, or `~/.cache/leantrain-data`, when not given.
         train_limit: Train on that many examples only: the start of a fixed order in which every prefix is

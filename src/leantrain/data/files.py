@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leantrain.data import decode, parts
-from leantrain.data.images import FileImages, Folder, ImageSet, Table, check_labels, some, unreadable
+from leantrain.data.images import Encoded, FileImages, Folder, ImageSet, Table, check_labels, some, unreadable
 from leantrain.errors import LeanError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
@@ -24,7 +24,7 @@ HELD_OUT = 0.2
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-Part = tuple[Folder | Table, Tensor]
+Part = tuple[Encoded, Tensor]
 """Encoded images and their int64 labels."""
 
 
@@ -34,11 +34,25 @@ def load(path: Path, name: str, seed: int, image_size: int | None, least_size: i
         raise LeanError(f"There is no folder or file at {str(path)!r}; check the path given to --data.")
     tables = _tables(path)
     train, test, classes = _read_tables(path, tables) if tables else _read_tree(path)
+    return image_set(str(path), name, train, test, classes, seed, image_size, least_size)
+
+
+def image_set(
+    where: str,
+    name: str,
+    train: Part,
+    test: Part | None,
+    classes: tuple[str, ...],
+    seed: int,
+    image_size: int | None,
+    least_size: int,
+) -> ImageSet:
+    """A set of encoded images; where it has no test part, a fixed share of it becomes one."""
     if test is None:
         kept, held = parts.stratified(train[1], HELD_OUT)
         if not len(held):
             raise LeanError(
-                f"{str(path)!r} has no test part and too few images per class to split one off; "
+                f"{where!r} has no test part and too few images per class to split one off; "
                 "add images, or give it train and val folders."
             )
         train, test = _select(train, kept), _select(train, held)
@@ -46,7 +60,7 @@ def load(path: Path, name: str, seed: int, image_size: int | None, least_size: i
     pad = 0 if size > decode.SMALL else 8 if size > 48 else 4
     return ImageSet(
         name=name,
-        where=repr(str(path)),
+        where=repr(where),
         train=FileImages(*train, size, seed),
         test=FileImages(*test, size, seed),
         classes=classes,
@@ -63,7 +77,7 @@ def _select(part: Part, indices: Tensor) -> Part:
     return part[0].select(indices), part[1][indices]
 
 
-def _fitting_size(source: Folder | Table, sample: int = 100) -> int:
+def _fitting_size(source: Encoded, sample: int = 100) -> int:
     """The side to show images at: their own when the usual one is small, 224 otherwise; from headers of a sample."""
     sides, failure = [], None
     for position in np.linspace(0, len(source) - 1, min(sample, len(source))).astype(int).tolist():

@@ -83,6 +83,30 @@ def _open_file(path: str, flags: int) -> int:
     return handle
 
 
+class Encoded(Protocol):
+    """Encoded images, wherever they lie; by their positions, 0 … len - 1."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, position: int) -> bytes:
+        """The encoded picture."""
+
+    def ends(self, position: int) -> tuple[bytes, bytes]:
+        """Its first and its last bytes."""
+
+    def name(self, position: int) -> str:
+        """How an error message refers to it."""
+
+    def ids(self) -> tuple[str, ...] | Tensor:
+        """Who each is, whatever the cut."""
+
+    def select(self, positions: Tensor) -> Encoded:
+        """These only, in this order."""
+
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        """Feed what distinguishes them from others to a hash."""
+
+
 @dataclass(frozen=True, eq=False)
 class Folder:
     """Encoded images as files: `paths` below `root`."""
@@ -169,7 +193,7 @@ class FileImages:
     90 epochs and more; runs here are shorter.)
     """
 
-    source: Folder | Table
+    source: Encoded
     targets: Tensor
     size: int
     seed: int

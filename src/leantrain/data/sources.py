@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from leantrain.data import files, known
+from leantrain.data import files, hugging_face, known, shards
 from leantrain.data.images import ImageSet
 from leantrain.errors import LeanError, nearest
 
@@ -38,6 +38,15 @@ def find(name: str, root: Path, seed: int, image_size: int | None, least_size: i
                 f"into {place / 'train'} and {place / 'val'}, or name another place with --data-root."
             )
         return files.load(place, "imagenet", seed, image_size, least_size)
+    if name.startswith(hugging_face.PREFIX):
+        path = Path(name.removeprefix(hugging_face.PREFIX)).expanduser()
+        train, test, classes = hugging_face.read(path)
+        return files.image_set(str(path), path.resolve().name, train, test, classes, seed, image_size, least_size)
+    if shards.is_shards(name):
+        tars, held, classes = shards.read(name, root / "indexes")
+        parts = [(part, part.targets()) if part is not None else None for part in (tars, held)]
+        assert parts[0] is not None
+        return files.image_set(name, Path(name).stem, parts[0], parts[1], classes, seed, image_size, least_size)
     path = Path(name).expanduser()
     is_path = any(separator in name for separator in (os.sep, os.altsep) if separator)
     if name and (is_path or path.exists()):

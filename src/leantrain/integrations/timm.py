@@ -12,9 +12,9 @@ from leantrain.batch import Batch
 from leantrain.errors import LeanError
 from leantrain.integrations.loaders import loader_of, options_of
 from leantrain.lean import Lean, Prepare
-from leantrain.ledger import world_size
 from leantrain.loader import PlannedLoader
 from leantrain.methods import Method
+from leantrain.ranks import world_size
 
 
 def attach(

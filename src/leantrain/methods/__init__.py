@@ -6,6 +6,7 @@ from __future__ import annotations
 # isort: off
 from leantrain.methods.base import (
     METHODS,
+    Condenses,
     Ends,
     Learns,
     Method,
@@ -57,6 +58,7 @@ __all__ = [
     "SGD",
     "AutoAssist",
     "Chain",
+    "Condenses",
     "Coreset",
     "CutMix",
     "DietRandom",

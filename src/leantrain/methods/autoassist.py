@@ -48,10 +48,13 @@ class AutoAssist(Method):
     def idle(self, state: State, ledger: Ledger, moment: Moment) -> State:
         return {**state, "counts": torch.zeros(2)}
 
+    def condense(self, inputs: Any) -> Tensor:
+        return features(inputs)
+
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
         hard = torch.full_like(draws, 0.5)
         if state["assistant"].numel():
-            hard = self._hardness(state["assistant"].to(draws.device), features(seen.inputs), seen.targets)
+            hard = self._hardness(state["assistant"].to(draws.device), seen.inputs, seen.targets)
         kept = draws < self.explore + (1 - self.explore) * hard
         counts = torch.stack([torch.ones_like(draws).sum(), kept.float().sum()])
         return kept, {"counts": state["counts"].to(draws.device) + counts}
@@ -64,13 +67,12 @@ class AutoAssist(Method):
         ours = torch.stack([seen.losses.sum(), torch.ones_like(seen.losses).sum()])
         mean = FORGET * mean + (1 - FORGET) * ours
         worth = (seen.losses > mean[0] / mean[1]).float()
-        seen_as = features(seen.inputs)
         weights = state["assistant"].to(device)
         if not weights.numel():
-            weights = torch.zeros(seen.classes, seen_as.shape[1], device=device)
-        error = self._hardness(weights, seen_as, seen.targets) - worth
+            weights = torch.zeros(seen.classes, seen.inputs.shape[1], device=device)
+        error = self._hardness(weights, seen.inputs, seen.targets) - worth
         count = torch.zeros(len(weights), 1, device=device).index_add_(0, seen.targets, torch.ones_like(error)[:, None])
-        slope = torch.zeros_like(weights).index_add_(0, seen.targets, error[:, None] * seen_as)
+        slope = torch.zeros_like(weights).index_add_(0, seen.targets, error[:, None] * seen.inputs)
         return {"assistant": weights - self.rate * slope / count.clamp(min=1), "mean": mean}
 
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:

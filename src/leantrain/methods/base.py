@@ -56,7 +56,8 @@ class Seen(NamedTuple):
     """Examples as the model is shown them, with their losses where these are known.
 
     Attributes:
-        inputs: as the model gets them; whole, unless the data set itself gave them smaller.
+        inputs: the row of numbers that the method's `condense` makes of each. For a method without one, what the model
+            gets (whole, unless the data set itself gave them smaller), and None where several processes train.
         targets: int64 class indices.
         losses: clean losses, or None before the model has looked.
         classes: how many classes the model tells apart; 0 before it has answered.
@@ -261,6 +262,8 @@ class Thins(Protocol):
     def thin(self, state: State, seen: Seen, draws: Tensor) -> tuple[Tensor, State]:
         """Which candidates of a batch to train on, as a mask, and the entries of the state that this changes.
 
+        Several processes decide alike, each on the candidates of all.
+
         Args:
             state: as it is now.
             seen: the candidates; with losses where the draft has them scored.
@@ -270,10 +273,18 @@ class Thins(Protocol):
 
 @runtime_checkable
 class Learns(Protocol):
-    """Learns from every batch that was trained."""
+    """Learns from every batch that was trained; several processes learn the same from what all of them trained."""
 
     def learn(self, state: State, seen: Seen) -> State:
         """The entries of the state that change after a batch was trained."""
+
+
+@runtime_checkable
+class Condenses(Protocol):
+    """Looks at inputs when it thins or learns: at a few numbers of each, which several processes can share."""
+
+    def condense(self, inputs: Any) -> Tensor:
+        """A row of float numbers per input."""
 
 
 @runtime_checkable

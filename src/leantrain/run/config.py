@@ -32,7 +32,8 @@ class TrainConfig:
     data: str = _flag(
         "Data",
         "digits",
-        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, or parquet",
+        "digits, fashion-mnist, cifar10, cifar100, imagenet, a folder with a folder per class, parquet, "
+        "WebDataset shards ('train-{000..099}.tar'), or hf:PATH",
     )
     data_root: str | None = _flag(
         "Data", None, "where sets known by name are kept (default: ~/.cache/leantrain-data)", operational=True
@@ -80,7 +81,8 @@ class TrainConfig:
     batch_size: int | None = _flag(
         "Training",
         None,
-        "examples (or composites) per optimiser step, unless --accumulate-batches gathers several "
+        "examples (or composites) per optimiser step, of all processes together, unless --accumulate-batches gathers "
+        "several "
         "(default: 32, 64 or 128, the largest with which a full run has 2,500 steps)",
         low=1,
     )
@@ -94,7 +96,7 @@ class TrainConfig:
         "Training",
         None,
         "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.2, adam and adamw 0.001; "
-        "a tenth of sgd's where training starts from weights)",
+        "where training starts from weights sgd 0.02, the others 0.002 and with the square root of the batch size)",
         above=0.0,
     )
     momentum: float = _flag("Training", 0.9, "of sgd", low=0.0, below=1.0)
@@ -129,6 +131,23 @@ class TrainConfig:
     )
     pin_memory: bool | None = _flag("Speed", None, "page-locked host memory (default: with CUDA)", operational=True)
     device: str = _flag("Speed", "auto", "auto, cpu, cuda, cuda:1, mps", operational=False)
+    devices: int | None = _flag(
+        "Speed",
+        None,
+        "train in N processes on this machine, a GPU each, or on the CPU (default: 1); torchrun may start them instead",
+        low=1,
+        high=1024,
+        operational=True,
+    )
+    nodes: int = _flag(
+        "Speed",
+        1,
+        "machines, on each of which the same command is started with MASTER_ADDR and NODE_RANK set",
+        low=1,
+        high=100_000,
+        operational=True,
+    )
+    sync_batchnorm: bool = _flag("Speed", False, "BatchNorm's statistics over all processes; needs GPUs")
     threads: int | None = _flag("Speed", None, "CPU threads (default: torch's)", low=1, high=1024)
 
     eval_every: int = _flag("Output", 1, "epochs between evaluations; the last epoch is always evaluated", low=1)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leantrain.errors import LeanError
+from leantrain.ranks import spread_buffers, unsynchronised, world_size
 from leantrain.run.config import PLAIN, TrainConfig
 from leantrain.run.folder import RunFolder
 from leantrain.run.setup import load_images, load_saved, resolve
@@ -41,19 +42,22 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], classes: int) -> Evaluation:
-    """Run a model over (inputs, targets) batches in evaluation mode and leave its mode as it was."""
+    """Run a model over (inputs, targets) batches in evaluation mode and leave its mode as it was.
+
+    Several ranks each give their share of the batches, all must call it, and what they find is put together.
+    """
     training = model.training
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    totals = _Totals(classes, device)
+    spread_buffers(model)
     model.eval()
-    totals: _Totals | None = None
     try:
-        for inputs, targets in batches:
-            logits = model(inputs).float()
-            totals = totals or _Totals(classes, logits.device)
-            totals.add(logits, targets)
+        with unsynchronised(model):
+            for inputs, targets in batches:
+                totals.add(model(inputs).float(), targets)
     finally:
         model.train(training)
-    if totals is None:
-        raise ValueError("nothing to evaluate on")
+    totals.put_together()
     return totals.result()
 
 
@@ -107,8 +111,16 @@ class _Totals:
         bin_of = (confidence.nan_to_num(0.0) * BINS).long().clamp_(0, BINS - 1)
         self.bins.index_add_(1, bin_of, torch.stack([ones, confidence, correct]))
 
+    def put_together(self) -> None:
+        """Add what the other ranks have seen."""
+        if world_size() > 1:
+            for part in (self.loss, self.classes, self.bins):
+                torch.distributed.all_reduce(part)
+
     def result(self) -> Evaluation:
         hits, actual, predicted = self.classes.cpu().double()
+        if not actual.any():
+            raise ValueError("nothing to evaluate on")
         count, confidence, correct = self.bins.cpu().double()
         present = actual > 0
         recall = hits / actual.clamp(min=1)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from leantrain.batch import Batch
@@ -20,8 +19,9 @@ from leantrain.data import Augment, ImageSet
 from leantrain.errors import LeanError, LeanWarning, shortened
 from leantrain.lean import Lean
 from leantrain.methods import NeedsScores, ScoreRequest, chain
+from leantrain.ranks import gathered, of_the_first, spread_buffers
 from leantrain.rng import derive
-from leantrain.run import loggers, machine
+from leantrain.run import loggers, machine, processes
 from leantrain.run.config import FIELDS, OPERATIONAL, TrainConfig
 from leantrain.run.display import Display, Notes, Quiet
 from leantrain.run.evaluate import Evaluation, evaluate
@@ -39,11 +39,14 @@ from leantrain.scoring.kinds import parse_score
 from leantrain.scoring.scores import Scores, load
 
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # our own first line says the precision
+STOP_EVERY = 10  # steps after which several processes agree on whether to stop
 FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
 
 
 class Run:
     """One training run, epoch by epoch, so that several can take turns.
+
+    Where torchrun started several processes, each has its own and trains its part of every batch; the first one writes.
 
     A run draws from its own generators; those of the process are as before whenever it is not its turn.
 
@@ -71,19 +74,20 @@ class Run:
         self.images = images
         self.folder = None if out is None else RunFolder(out)
         self.display: Display = display or Quiet()
-        self.device = torch.device(config.device)
+        self.rank, self.ranks = processes.rank(), processes.count()
+        self.device = processes.own_device(torch.device(config.device))
         self.rows: list[dict[str, Any]] = []
         self.evaluation: Evaluation | None = None
         self.steps = 0
         self.stop_signal = 0
+        self._heard = 0  # the signal that came; several processes agree on `stop_signal`
         self._timing = {"seconds": 0.0, "data": 0.0, "total": 0.0}
-        self._generators = Generators(self.device, derive(config.seed, "run"))
+        self._generators = Generators(self.device, self._generator_seed())
         self._schedule = parse_schedule(config.schedule)
-        self.fabric = Fabric(
-            accelerator=self.device.type,
-            devices=[self.device.index or 0] if self.device.type == "cuda" else 1,
-            precision=machine.FABRIC_PRECISION[config.precision],  # type: ignore[arg-type]
-        )
+        processes.connect(self.device)
+        self.fabric = processes.make_fabric(self.device, machine.FABRIC_PRECISION[config.precision])
+        # On the CPU also where gradients go from GPU to GPU: to ask whether to stop must not wait for the device.
+        self._control = torch.distributed.new_group(backend="gloo") if self.ranks > 1 else None
         self.module = self._build_model()
         self._optimizer = build_optimizer(config, self.module, self.device)
         trained = cast(nn.Module, torch.compile(self.module)) if config.compile else self.module
@@ -116,6 +120,12 @@ class Run:
     def _build_model(self) -> nn.Module:
         # A checkpoint replaces the weights to start from.
         model = build_model(self.config, self.images, fresh=self.folder is None or not self.folder.has_checkpoint)
+        if self.config.sync_batchnorm and self.ranks > 1:
+            if self.device.type != "cuda":
+                raise LeanError(
+                    f"--sync-batchnorm needs GPUs, and the {self.ranks} processes train on {self.device.type}; drop it."
+                )
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         model = model.to(self.device)
         return model.to(memory_format=torch.channels_last) if self.config.channels_last else model  # type: ignore[call-overload,no-any-return]
 
@@ -153,7 +163,8 @@ class Run:
             self._timing["data"] += self._loader.waited - waited
             waited = self._loader.waited
             self._step(batch)
-            display.step(len(batch), lean.progress)
+            display.step(batch.examples, lean.progress)
+            self._listen(at_once=False)
             if self.steps % FINITE_EVERY == 0:
                 self._check_finite()
             every = self.config.checkpoint_every
@@ -204,7 +215,8 @@ class Run:
                     epochs=request.epochs,
                     display=_UntilStopped(self),
                 )
-                if file is not None:
+                scores = dataclasses.replace(scores, values=of_the_first(scores.values, self.device))
+                if file is not None and self.rank == 0:
                     scores.save(file)
             made[request] = scores
             self.lean.use_scores(scores)
@@ -235,8 +247,9 @@ class Run:
             group["lr"] = rate
         total = torch.zeros((), device=self.device)
         for part in batch.chunks(config.step_parts):
-            loss = self.lean.loss(part)
-            self.fabric.backward(loss)
+            with self.fabric.no_backward_sync(self.model, enabled=self.ranks > 1 and not part.last):
+                loss = self.lean.loss(part)
+                self.fabric.backward(loss)
             total += loss.detach()
         if config.clip:
             self.fabric.clip_gradients(
@@ -255,6 +268,8 @@ class Run:
 
     def _check_finite(self, weights: bool = False) -> None:
         """Stop a run gone wrong; before a checkpoint by weights and statistics too. Synchronises with the device."""
+        if self.ranks > 1:
+            torch.distributed.all_reduce(self._bad_step, torch.distributed.ReduceOp.MAX)
         step = int(self._bad_step)
         if step >= 0:
             raise self._not_finite(step, "loss")
@@ -295,17 +310,17 @@ class Run:
         }
         self.rows.append(row)
         self._timing.update(seconds=0.0, data=0.0)
-        if self.folder is not None:
-            self.folder.add_row(row)
+        if self._written is not None:
+            self._written.add_row(row)
             if self.config.history:
-                self.folder.write_epoch(lean.ledger, lean.epoch)
+                self._written.write_epoch(lean.ledger, lean.epoch)
             every = self.config.keep_weights
             if every and ((lean.epoch + 1) % every == 0 or lean.finished):
-                self.folder.write_weights(self.module.state_dict(), str(self.config.model), lean.epoch)
+                self._written.write_weights(self.module.state_dict(), str(self.config.model), lean.epoch)
             loggers.log_epoch(
-                loggers.parse(self.config.log), self.folder.path, self.rows, dataclasses.asdict(self.config)
+                loggers.parse(self.config.log), self._written.path, self.rows, dataclasses.asdict(self.config)
             )
-            self.save_checkpoint()
+        self.save_checkpoint()
         self.display.row(row)
         if "note" in row:
             self.display.note(f"note: {row['note']}")
@@ -314,23 +329,38 @@ class Run:
                 f"note: {timing['data'] / timing['seconds']:.0%} of this epoch was spent waiting for data; "
                 f"more --workers (now {self.config.workers}) or smaller images would help more than a faster model."
             )
+        self._listen(at_once=True)
         self._leave_if_asked()
         return row
+
+    @property
+    def _written(self) -> RunFolder | None:
+        """The folder, for what one of several processes writes."""
+        return self.folder if self.rank == 0 else None
+
+    def _listen(self, at_once: bool) -> None:
+        """Heed a signal. Several processes do so after the same step, and not after every one, unless `at_once`."""
+        if self._control is None:
+            self.stop_signal = self._heard
+        elif at_once or self.steps % STOP_EVERY == 0:
+            heard = torch.tensor(self._heard)
+            torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX, group=self._control)
+            self.stop_signal = int(heard)
 
     def _leave_if_asked(self) -> None:
         if self.stop_signal:
             raise Interrupted(self.stop_signal)
 
     def stop(self, number: int) -> None:
-        """Save a checkpoint after the step at hand and leave with `Interrupted`."""
-        self.stop_signal = number
+        """Save a checkpoint after the step at hand, or soon after, and leave with `Interrupted`."""
+        self._heard = number
 
     def train(self) -> dict[str, Any]:
         """Train to the end and write the result; signals save a checkpoint and raise `Interrupted`."""
         assert self.config.epochs is not None
         self.display.start(self.config.epochs, self.lean.progress)
         try:
-            with on_stop(self.stop):
+            with on_stop(self.stop, once=self.ranks == 1):
                 while not self.finished:
                     self.train_epoch()
         finally:
@@ -343,6 +373,7 @@ class Run:
             while not self.lean.finished:
                 self._train_batches()
                 after_epoch()
+        spread_buffers(self.module)
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -350,7 +381,7 @@ class Run:
         return evaluate(self.model, self._test_batches(), len(self.images.classes))
 
     def _test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in evaluation_batches(self.images.test, self.config):
+        for batch in evaluation_batches(self.images.test, self.config, self.rank, self.ranks):
             batch = batch.to(self.device)
             yield self.augment.evaluate(batch.inputs), batch.targets
 
@@ -395,48 +426,55 @@ class Run:
 
     def write_result(self) -> dict[str, Any]:
         result = self.result()
-        if self.folder is not None:
-            self.folder.write_weights(self.module.state_dict(), str(self.config.model))
-            self.folder.write_result(result)
+        if self._written is not None:
+            self._written.write_weights(self.module.state_dict(), str(self.config.model))
+            self._written.write_result(result)
         return result
 
     def write_config(self) -> None:
         """config.yaml: every setting, and what it was made with."""
-        assert self.folder is not None
+        if self._written is None:
+            return
         made_with = {
             **machine.describe(self.device),
             "data_fingerprint": self.images.fingerprint,
             "classes": list(self.images.classes),
         }
-        self.folder.write_config(self.config, made_with)
+        self._written.write_config(self.config, made_with)
 
     def save_checkpoint(self) -> None:
         """Everything needed to go on bit for bit. Synchronises with the device; never saves a run gone wrong."""
         if self.folder is None:
             return
         self._check_finite(weights=True)
-        self.folder.write_checkpoint(
+        lean, (generators, *others) = self.lean.state_dict(), gathered(self._generators.now())  # of all processes
+        if self._written is None:
+            return
+        self._written.write_checkpoint(
             {
                 "identity": self._identity(),
                 "model": self.module.state_dict(),
                 "optimizer": self._optimizer.state_dict(),
                 "scaler": self.fabric.strategy.precision.state_dict(),
-                "lean": self.lean.state_dict(),
+                "lean": lean,
                 "steps": self.steps,
                 "rows": self.rows,
                 "timing": dict(self._timing),
-                "generators": self._generators.now(),
+                "generators": generators,
+                "other_generators": others,
             },
         )
 
     def load_checkpoint(self) -> bool:
         """Go on from the last whole checkpoint, if there is one; what came after it is made again."""
         assert self.folder is not None
-        self.folder.remove_leftovers()
+        if self._written is not None:
+            self._written.remove_leftovers()
         path = self.folder.checkpoint_file
         saved = self.folder.checkpoint_to_resume(self.display.note)
         if saved is None:
-            self.folder.write_rows([])
+            if self._written is not None:
+                self._written.write_rows([])
             return False
         try:
             self._go_on_from(saved)
@@ -461,10 +499,19 @@ class Run:
         self.fabric.strategy.precision.load_state_dict(saved["scaler"])
         self.lean.load_state_dict(saved["lean"])
         self.steps, self._timing = saved["steps"], saved["timing"]
-        self._generators.set(saved["generators"])
+        known = [saved["generators"], *saved["other_generators"]]
+        if self.rank < len(known):
+            self._generators.set(known[self.rank])
+        else:  # saved by fewer processes
+            self._generators = Generators(self.device, self._generator_seed(self.steps))
         # From the checkpoint, not from the file, in which lines may be damaged or missing by now.
         self.rows = list(saved["rows"])
-        self.folder.write_rows(self.rows)
+        if self._written is not None:
+            self._written.write_rows(self.rows)
+
+    def _generator_seed(self, *when: int) -> int:
+        """What a process's own generators start from: others than those of the others."""
+        return derive(self.config.seed, "run", *((self.rank, *when) if self.rank else ()))
 
     def _identity(self) -> dict[str, Any]:
         """What decides what is computed: a checkpoint goes on with the same alone."""
@@ -491,4 +538,5 @@ class _UntilStopped(Notes):
 
     def step(self, examples: int, progress: float) -> None:
         self._run.display.scoring(progress)
+        self._run.stop_signal = self._run._heard  # there is nothing to save yet, so processes need not agree
         self._run._leave_if_asked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
     epochs = config.epochs or (tuning_epochs if tuned else default_epochs)(len(images.train))
     batch_size = config.batch_size or default_batch_size(len(images.train), epochs)
     optimizer = config.optimizer or ("adamw" if tuned else "sgd")
-    base_lr = 0.001 if optimizer != "sgd" else 0.02 if tuned else 0.2
+    step = batch_size * config.accumulate_batches
+    lr = tuning_lr(optimizer, step) if tuned else (0.2 if optimizer == "sgd" else 0.001) * step / 128
     decay = 0.05 if optimizer == "adamw" and tuned else 5e-4
     model = TUNED if config.pretrained else default_model(images.image_size, len(images.train), device.type)
     chosen: dict[str, Any] = {
@@ -92,7 +94,7 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
         "epochs": epochs,
         "batch_size": batch_size,
         "optimizer": optimizer,
-        "lr": config.lr or base_lr * batch_size * config.accumulate_batches / 128,
+        "lr": config.lr or lr,
         "weight_decay": decay if config.weight_decay is None else config.weight_decay,
         "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
         "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
@@ -111,6 +113,13 @@ def default_epochs(examples: int) -> int:
 def tuning_epochs(examples: int) -> int:
     """What starts from weights needs fewer: about 60,000 examples in all, between 4 and 15 epochs."""
     return max(4, min(15, round(60_000 / examples)))
+
+
+def tuning_lr(optimizer: str, batch_size: int) -> float:
+    """Gentler than from nothing, and for Adam's kin with the square root of the batch size; docs/training.md."""
+    if optimizer == "sgd":
+        return 0.02 * batch_size / 128
+    return 0.002 * math.sqrt(batch_size / 128)
 
 
 def default_batch_size(examples: int, epochs: int) -> int:
@@ -166,9 +175,12 @@ def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device
     return kind(groups, lr=config.lr, **kernel)
 
 
-def evaluation_batches(part: Images, config: TrainConfig) -> Iterator[Batch]:
-    """Any part of a data set in order and without augmentation, through the same loader as training."""
-    sampler = InOrder(len(part), max(config.batch_size or 0, 256))
+def evaluation_batches(part: Images, config: TrainConfig, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+    """Any part of a data set in order and without augmentation, through the same loader as training.
+
+    Of several ranks, each gets its share of the batches.
+    """
+    sampler = InOrder(len(part), max(config.batch_size or 0, 256), rank, ranks)
     options = {"num_workers": config.workers or 0, "pin_memory": bool(config.pin_memory)}
     dataset = PlannedDataset(part, None, (0, 1))
     return iter(planned_dataloader(dataset, sampler, generator=generator(0, "evaluation"), **options))

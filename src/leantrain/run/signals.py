@@ -23,11 +23,16 @@ class Interrupted(Exception):
 
 
 @contextlib.contextmanager
-def on_stop(callback: Callable[[int], None]) -> Iterator[None]:
-    """Call `callback` with the signal's number on the first SIGINT or SIGTERM; afterwards it acts as it did before."""
+def on_stop(callback: Callable[[int], None], *, once: bool = True) -> Iterator[None]:
+    """Call `callback` with the signal's number on the first SIGINT or SIGTERM; afterwards it acts as it did before.
+
+    Args:
+        once: False where a launcher passes on what the terminal has sent already; it ends the process by other means.
+    """
 
     def heard(number: int, _frame: Any) -> None:
-        signal.signal(number, before[number])
+        if once:
+            signal.signal(number, before[number])
         callback(number)
 
     before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,0 +1,111 @@
+"""Ranks: what several processes that train one model tell each other beyond their gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from leantrain.errors import LeanError
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    return torch.distributed.get_world_size() if _together() else 1
+
+
+def own_rank() -> int:
+    """This process's number among them, from 0."""
+    return torch.distributed.get_rank() if _together() else 0
+
+
+def _together() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def shared(rows: Tensor, owner: Tensor) -> Tensor:
+    """The rows of all ranks as one tensor, in the order of the whole batch; every rank must call it.
+
+    One sum over ranks: each row comes from one of them, and a sum with zeros is the row itself.
+
+    Args:
+        rows: float32 (n, columns), those of this rank.
+        owner: which rank has each row of the whole.
+    """
+    whole = rows.new_zeros(len(owner), rows.shape[1])
+    whole[(owner == own_rank()).nonzero().squeeze(1).to(rows.device)] = rows
+    torch.distributed.all_reduce(whole)
+    return whole
+
+
+def gathered(value: Any) -> list[Any]:
+    """What each rank gave, in their order; every rank must call it."""
+    if world_size() == 1:
+        return [value]
+    everyone: list[Any] = [None] * world_size()
+    torch.distributed.all_gather_object(everyone, value)
+    return everyone
+
+
+def of_the_first(values: Tensor, device: torch.device) -> Tensor:
+    """The first rank's values on every rank, sent from where NCCL can; every rank must call it."""
+    if world_size() == 1:
+        return values
+    sent = values.to(device, copy=True)
+    torch.distributed.broadcast(sent, 0)
+    return sent.to(values.device)
+
+
+def spread_buffers(model: nn.Module) -> None:
+    """Give every rank the first one's buffers (BatchNorm's statistics), which differ after a step."""
+    if world_size() > 1:
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, 0)
+
+
+@contextlib.contextmanager
+def unsynchronised(model: nn.Module) -> Iterator[None]:
+    """No waiting for the other ranks inside: they may have fewer batches to look at, or none.
+
+    Every forward pass of DistributedDataParallel spreads the buffers of the first rank, and so waits for all of them.
+    """
+    wrappers = _wrappers(model)
+    before = [wrapper.require_forward_param_sync for wrapper in wrappers]
+    for wrapper in wrappers:
+        wrapper.require_forward_param_sync = False
+    try:
+        yield
+    finally:
+        for wrapper, synchronised in zip(wrappers, before, strict=True):
+            wrapper.require_forward_param_sync = synchronised
+
+
+def check_sharding(model: nn.Module) -> None:
+    """Refuse a model whose weights are shared out over ranks: what is asked of it there needs whole ones."""
+    # Who shards has imported these; importing them here would take a second in every process.
+    tensor, fsdp = (sys.modules.get(f"torch.distributed.{name}") for name in ("tensor", "fsdp"))
+    sharded = tensor is not None and any(isinstance(one, tensor.DTensor) for one in model.parameters())
+    if sharded or (fsdp is not None and any(isinstance(one, fsdp.FullyShardedDataParallel) for one in model.modules())):
+        raise LeanError(
+            f"the weights of {type(model).__name__} are shared out over processes (FSDP, fully_shard), which leantrain "
+            "does not support; wrap it in DistributedDataParallel instead."
+        )
+
+
+def wrapping_warning(model: nn.Module) -> str | None:
+    """That nothing averages the gradients of several ranks, as far as can be seen; None where something does."""
+    if world_size() == 1 or _wrappers(model):
+        return None
+    return (
+        f"{world_size()} processes train together, but {type(model).__name__} is not wrapped in "
+        "DistributedDataParallel, so each would go its own way; wrap it before attach, or assign lean.model = wrapped."
+    )
+
+
+def _wrappers(model: nn.Module) -> list[DistributedDataParallel]:
+    return [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
