@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast combining results docs lint format clean
+.PHONY: help install demo test test-all test-fast combining results docs lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -25,6 +25,9 @@ demo: $(READY)  ## train scikit-learn's digits at half the cost, beside plain tr
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+
+test-all: $(READY)  ## run the tests, also the few that take long: Ray, more kills and signals, more models
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(READY)  ## run the tests that answer quickly: the library, without programs, browsers and several processes

@@ -39,8 +39,25 @@ SLOW = (
 """
 
 
-FIRST = ("test_examples.py", "test_compare.py", "test_kill.py", "test_split.py", "test_inspect.py", "test_page.py")
-"""The files that take longest, in that order."""
+FORKING = ("test_ddp.py", "test_accelerate.py", "test_lightning.py", "test_train.py")
+"""Files that fork: first, as a fork of a process in which a library has started threads may wait for ever."""
+
+FIRST = (
+    *FORKING, "test_examples.py", "test_compare.py", "test_kill.py", "test_split.py", "test_inspect.py", "test_page.py"
+)  # fmt: skip
+"""Then the files that take longest, in that order."""
+
+LONG = (
+    "cli/test_plugins.py::test_its_methods_are_listed_trained_with_and_known_to_child_processes",
+    "compare/test_compare.py::test_ctrl_c_leaves_a_usable_table_and_resume_ends_in_the_same_bits",
+    "compare/test_ray.py",
+    "methods/test_coresets.py::test_the_objective_is_that_of_apricot",
+    "resume/test_kill.py::test_a_signal_saves_the_run_and_prints_how_to_go_on[15-143]",
+    "resume/test_kill.py::test_mid_epoch_with_workers_and_another_number_of_them",
+    "test_examples.py::test_the_example_learns_and_says_what_it_cost[distributed.py]",
+    "test_split.py::test_the_docs_table_is_what_the_models_do",
+)
+"""Tests of ten seconds and more that have a shorter relative in `make test`; `make test-all` runs them too."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,5 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(here).as_posix()
         if place.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+        if f"{place}::{item.nodeid.partition('::')[2]}".startswith(LONG):
+            item.add_marker(pytest.mark.long)
     # The slow ones first, so that no worker is left with the longest file at the end.
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))

@@ -458,7 +458,7 @@ def test_a_run_cut_inside_an_epoch_has_the_thresholds_of_the_one_before(run: Pat
     cut.write_config()
     for _ in range(3):
         cut.train_epoch()
-    cut.stop_signal = signal.SIGTERM  # as the handler does; seen after the next step
+    cut.stop(signal.SIGTERM)  # as the handler does; seen after the next step
     with pytest.raises(Interrupted):
         cut.train_epoch()
     seen = Record.read(RunFolder(tmp_path)).thresholds
