@@ -300,10 +300,15 @@ def read_json(file: Path) -> Json:
 
 
 def check_fields(content: Any, fields: Mapping[str, Kinds], file: Path, remedy: str) -> None:
-    """Refuse what the program cannot have written: a flipped bit may well leave valid JSON."""
+    """Refuse what the program cannot have written: a flipped bit may well leave valid JSON.
+
+    What may be unknown may also be missing, as an earlier version did not write it yet; it is None then.
+    """
     if not isinstance(content, dict):
         raise LeanError(f"'{file}' holds {shortened(repr(content))} where names and values should be; {remedy}.")
     for name, kinds in fields.items():
+        if NoneType in kinds:
+            content.setdefault(name, None)
         if name not in content:
             raise LeanError(f"'{file}' has no '{name}', so it was damaged or written by another version; {remedy}.")
         if not isinstance(content[name], kinds) or isinstance(content[name], bool):
