@@ -2,6 +2,8 @@
 # PIP_ARGS passes options to pip, for example your own index.
 PYTHON ?= python3
 PIP_ARGS ?=
+# Modules are compiled when they are first imported, which most never are.
+PIP_QUIET := --quiet --disable-pip-version-check --no-compile
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -17,7 +19,7 @@ install: $(READY)  ## create .venv and install leantrain with its tools
 # The constraints keep a machine without a GPU from pulling the CUDA packages of another torch.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install $(PIP_QUIET) $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)  ## train scikit-learn's digits at half the cost, beside plain training of that cost
@@ -28,6 +30,7 @@ test: $(READY)  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
 test-all: $(READY)  ## run the tests, also the few that take long: Ray, more kills and signals, more models
+	$(BIN)/python -m pip install $(PIP_QUIET) $(PIP_ARGS) -c constraints.txt -e '.[long]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(READY)  ## run the tests that answer quickly: the library, without programs, browsers and several processes
