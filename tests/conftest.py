@@ -48,13 +48,16 @@ FIRST = (
 """Then the files that take longest, in that order."""
 
 LONG = (
+    "cli/test_plugins.py::test_the_example_of_your_own_method_form_and_score_appears_everywhere",
     "cli/test_plugins.py::test_its_methods_are_listed_trained_with_and_known_to_child_processes",
     "compare/test_compare.py::test_ctrl_c_leaves_a_usable_table_and_resume_ends_in_the_same_bits",
     "compare/test_ray.py",
     "methods/test_coresets.py::test_the_objective_is_that_of_apricot",
     "resume/test_kill.py::test_a_signal_saves_the_run_and_prints_how_to_go_on[15-143]",
     "resume/test_kill.py::test_mid_epoch_with_workers_and_another_number_of_them",
+    "test_examples.py::test_the_example_learns_and_says_what_it_cost[compiled.py]",
     "test_examples.py::test_the_example_learns_and_says_what_it_cost[distributed.py]",
+    "test_inspect.py::test_the_same_seed_gives_the_same_files_and_another_one_does_not",
     "test_split.py::test_the_docs_table_is_what_the_models_do",
 )
 """Tests of ten seconds and more that have a shorter relative in `make test`; `make test-all` runs them too."""
