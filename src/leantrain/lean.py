@@ -150,7 +150,7 @@ class Lean:
             check_type(name, key, str | int | None, "a key of a batch")
         check_type("split_layer", split_layer, str | None, "a layer's name")
         check_dataset(dataset)
-        if not 1 <= epochs <= MOST_EPOCHS or epochs != int(epochs):
+        if not 1 <= epochs <= MOST_EPOCHS:
             raise LeanError(f"epochs is {epochs}, but must be a whole number from 1 to {MOST_EPOCHS}.")
         if budget is not None and not budget > 0:
             raise LeanError(f"budget is {budget}, but must be above 0; 0.5 spends half of what plain training costs.")

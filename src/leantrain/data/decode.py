@@ -94,6 +94,11 @@ def shape(data: bytes) -> tuple[int, int]:
         return image.height, image.width
 
 
+def ends(content: bytes) -> tuple[bytes, bytes]:
+    """The first and the last bytes of a picture, for `looks_whole`."""
+    return content[:ENDS], content[-ENDS:]
+
+
 def looks_whole(head: bytes, tail: bytes) -> bool:
     """Whether the two ends of a file are those of a JPEG or PNG picture; others, and damaged ones, are to be decoded.
 

@@ -36,8 +36,7 @@ class Rows:
         return data if data is not None else Path(image["path"]).read_bytes()
 
     def ends(self, position: int) -> tuple[bytes, bytes]:
-        content = self.read(position)
-        return content[: decode.ENDS], content[-decode.ENDS :]
+        return decode.ends(self.read(position))
 
     def name(self, position: int) -> str:
         return f"{self.label}, row {int(self.rows[position])}"

@@ -50,8 +50,7 @@ class Shards:
             return os.pread(file.fileno(), int(entry["size"]), int(entry["offset"]))
 
     def ends(self, position: int) -> tuple[bytes, bytes]:
-        content = self.read(position)
-        return content[: decode.ENDS], content[-decode.ENDS :]
+        return decode.ends(self.read(position))
 
     def name(self, position: int) -> str:
         entry = self.index[int(self.rows[position])]
