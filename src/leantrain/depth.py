@@ -14,7 +14,6 @@ from leantrain.batch import Batch
 from leantrain.errors import LeanError
 from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
-from leantrain.ranks import world_size
 from leantrain.rng import generator
 from leantrain.split import unwrapped
 
@@ -47,15 +46,12 @@ class Depth(FormKind):
 
     name = "depth"
     order = 30
+    leaves_out = True
 
     def __init__(self, attached: Attached) -> None:
         super().__init__(attached)
         self._model = unwrapped(attached.model)
         name = type(self._model).__name__
-        if world_size() > 1:
-            raise LeanError(
-                "skipped blocks get no gradient, for which DistributedDataParallel would wait; train with one process."
-            )
         if any(type(module).__name__ == "OptimizedModule" for module in attached.model.modules()):
             raise LeanError(f"{name} is compiled with all of its blocks, so none can be skipped; leave out compiling.")
         if getattr(self._model, "grad_checkpointing", False):

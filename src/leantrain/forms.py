@@ -94,6 +94,9 @@ class FormKind(ABC):
     mixes: ClassVar[bool] = False
     """Whether an input shows several examples, so that it says nothing clear about any one of them."""
 
+    leaves_out: ClassVar[bool] = False
+    """Whether parameters may get no gradient from a batch, for which DistributedDataParallel would wait."""
+
     def __init__(self, attached: Attached) -> None:
         self.attached = attached
 

@@ -40,7 +40,17 @@ from leantrain.methods import (
 )
 from leantrain.methods import chain as as_chain
 from leantrain.plan import Plan, PlannedBatch, shared_out
-from leantrain.ranks import check_sharding, gathered, own_rank, shared, spread_buffers, world_size, wrapping_warning
+from leantrain.ranks import (
+    check_sharding,
+    gathered,
+    own_rank,
+    shared,
+    spread_buffers,
+    unsynchronised,
+    waits_for_all,
+    world_size,
+    wrapping_warning,
+)
 from leantrain.rng import generator, uniform
 from leantrain.schedule import parse_schedule
 from leantrain.schedulers import DrivenScheduler, ProgressScheduler
@@ -202,11 +212,6 @@ class Lean:
         self._dataset = PlannedDataset(dataset, collate, (0, 1), own_rank(), world_size(), seed)
         self._dataset.find_keys(inputs, targets)
         selects = bool(self._chain.having(Selects))
-        if selects and self._dataset.ranks > 1:
-            raise LeanError(
-                f"{self.method} chooses by what the model answers, and {self._dataset.ranks} processes would choose "
-                "differently; train with one process, or use another method."
-            )
         self._read_score_files()
         self._presenter = Presenter(
             model,
@@ -477,6 +482,11 @@ class Lean:
             check_sharding(self.model)
             if not self.synchronised and (text := wrapping_warning(self.model)) is not None:
                 warnings.warn(text, LeanWarning, stacklevel=3)
+            if self._presenter.leaves_out and waits_for_all(self.model):
+                raise LeanError(
+                    f"{self.method} leaves parameters without a gradient, for which DistributedDataParallel would "
+                    "wait; wrap the model with find_unused_parameters=True."
+                )
 
     def use_scores(self, scores: Scores, *, reused: bool = False) -> None:
         """Give the method the scores it asks for (`score_request`), before the first epoch.
@@ -531,17 +541,30 @@ class Lean:
 
     @torch.no_grad()
     def _look(self, moment: Moment) -> Looked:
-        """Ask the model about every example, whole and in evaluation mode; the forward passes are paid for."""
-        assert self._head is not None
-        device, answers = self._device(self.model), list[tuple[Tensor, Tensor]]()
-        with self.clock.measure("measuring", device), trial(self.model), features_of(self._head) as given:
-            for part in torch.split(torch.arange(len(self.ledger)), moment.batch_size):
-                batch = self.prepared(self._dataset[PlannedBatch(0, moment.epoch, part, None, WHOLE)]).to(device)
-                logits = self._presenter.answer(batch).logits
-                answers.append((batch.targets, logits.float()))
+        """Ask the model about every example, whole and in evaluation mode; the forward passes are paid for.
+
+        Each rank asks about its own part and all hear every answer, so that all choose the same.
+        """
+        head = self._head
+        assert head is not None
+        device, rows, ranks = self._device(self.model), list[Tensor](), self._dataset.ranks
+        with self.clock.measure("measuring", device), trial(self.model), features_of(head) as given:
+            spread_buffers(self.model)
+            parts = torch.arange(len(self.ledger)).tensor_split(ranks)
+            mine = parts[self._dataset.rank]
+            with unsynchronised(self.model):
+                for part in torch.split(mine, moment.batch_size) if len(mine) else ():
+                    planned = PlannedBatch(0, moment.epoch, part.repeat(ranks), None, WHOLE)
+                    batch = self.prepared(self._dataset[planned]).to(device)
+                    logits = self._presenter.answer(batch).logits.float()
+                    rows.append(torch.cat([batch.targets.unsqueeze(1), given.pop().float(), logits], 1))
+            width = 1 + head.in_features
+            whole = torch.cat(rows) if rows else torch.empty(0, width + head.out_features, device=device)
+            if ranks > 1:
+                whole = shared(whole, torch.cat([torch.full_like(part, rank) for rank, part in enumerate(parts)]))
         self.cost += scoring_cost(len(self.ledger))
-        targets, logits = (torch.cat(column).cpu() for column in zip(*answers, strict=True))
-        return Looked(targets, torch.cat(given).float().cpu(), logits)
+        targets, features, logits = whole.cpu().tensor_split([1, width], dim=1)
+        return Looked(targets.squeeze(1).long(), features, logits)
 
     def prepared(self, batch: Batch) -> Batch:
         """The batch as the model is to see it."""

@@ -107,5 +107,10 @@ def wrapping_warning(model: nn.Module) -> str | None:
     )
 
 
+def waits_for_all(model: nn.Module) -> bool:
+    """Whether DistributedDataParallel would wait for a gradient of every parameter, or fail for want of one."""
+    return any(not wrapper.find_unused_parameters for wrapper in _wrappers(model))
+
+
 def _wrappers(model: nn.Module) -> list[DistributedDataParallel]:
     return [module for module in model.modules() if isinstance(module, DistributedDataParallel)]

@@ -119,6 +119,11 @@ class Presenter:
         splits = [kind.split for kind in self._kinds.values() if isinstance(kind, Composite)]
         return splits[0] if splits else None
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some batches leave parameters of the model without a gradient."""
+        return any(kind.leaves_out for kind in self._kinds.values())
+
     def fitted(self, plan: Plan) -> Plan:
         """The plan with the nearest forms that the model takes."""
         for name, _ in (part for form in plan.forms for part in form.parts):

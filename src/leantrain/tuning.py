@@ -10,10 +10,8 @@ from torch import nn
 
 from leantrain.batch import Batch
 from leantrain.cost import BACKWARD, FORWARD
-from leantrain.errors import LeanError
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.head import find_head
-from leantrain.ranks import world_size
 from leantrain.split import unwrapped
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -31,14 +29,10 @@ class Tuned(FormKind):
 
     name = "tuned"
     order = 30
+    leaves_out = True
 
     def __init__(self, attached: Attached) -> None:
         super().__init__(attached)
-        if world_size() > 1:
-            raise LeanError(
-                "fine-tuning leaves most parameters without a gradient, for which DistributedDataParallel would wait; "
-                "train with one process."
-            )
         model = unwrapped(attached.model)
         tuned = [find_head(attached.model, attached.example), *(m for m in model.modules() if isinstance(m, NORMS))]
         learning = {id(p) for layer in tuned for p in layer.parameters()}

@@ -146,7 +146,9 @@ class Training:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.module = network(setting.normalised)
-        model = DistributedDataParallel(self.module) if distributed.is_initialized() else self.module
+        model = self.module
+        if distributed.is_initialized():
+            model = DistributedDataParallel(model, find_unused_parameters="fixres" in setting.method)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         self.lean = leantrain.attach(model, images(setting.examples), setting.method, epochs=setting.epochs)
         self.seen: dict[str, list[Any]] = {"gradients": [], "plans": [], "progress": [], "parts": [], "recorded": []}
@@ -174,7 +176,7 @@ class Training:
             self.lean.loss(part).backward()
         self.seen["parts"].append([0 if part.padding else len(part.index) for part in parts])
         self.seen["progress"].append(self.lean.progress)
-        self.seen["gradients"].append([p.grad.clone() for p in self.module.parameters()])
+        self.seen["gradients"].append([None if p.grad is None else p.grad.clone() for p in self.module.parameters()])
         for group in self.optimizer.param_groups:
             group["lr"] = 0.1 * (1 - self.lean.progress)
         self.optimizer.step()
@@ -264,7 +266,10 @@ def test_what_the_oracle_measures_is_shared_out_over_the_ranks(ranks: Ranks) -> 
     assert one["lean"]["ledger"]["loss"].isfinite().all()
 
 
-@pytest.mark.parametrize("method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix"])
+CORESETS = ["facility-location[every=2]", "glister[every=2,held=0.2]"]
+
+
+@pytest.mark.parametrize("method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix", "fixres[tune=0.4]", *CORESETS])
 def test_one_two_and_four_processes_train_the_same_to_rounding(ranks: Ranks, four: Ranks, method: str) -> None:
     setting = Setting(method, 61, 12, epochs=4)
     alone = train(setting)
@@ -323,8 +328,8 @@ def sayings() -> dict[str, list[str]]:
                 return
         told[name] = [str(one.message) for one in caught if issubclass(one.category, LeanWarning)]
 
-    def loop(model: nn.Module, wrapped: nn.Module | None = None, **size: int) -> None:
-        lean = leantrain.attach(model, images(64), epochs=1)
+    def loop(model: nn.Module, wrapped: nn.Module | None = None, method: str = "plain", **size: int) -> None:
+        lean = leantrain.attach(model, images(64), method, epochs=1)
         lean.model = wrapped or model
         next(iter(lean.loader(**size)))
 
@@ -336,6 +341,7 @@ def sayings() -> dict[str, list[str]]:
     listen("wrapped after", lambda: loop(later, DistributedDataParallel(later), batch_size=32))
     listen("divided twice", lambda: loop(DistributedDataParallel(network(False)), batch_size=8))
     listen("per rank", lambda: loop(DistributedDataParallel(network(False)), batch_size_per_rank=8))
+    listen("waits", lambda: loop(DistributedDataParallel(network(False)), method="fixres", batch_size=32))
     listen("sharded", lambda: loop(fully_shard(network(False)), batch_size=32))
     listen("sharded after", lambda: loop(later, fully_shard(network(False)), batch_size=32))
     return told
@@ -345,6 +351,7 @@ def test_a_loop_that_gets_several_processes_wrong_is_told(ranks: Ranks) -> None:
     for told in ranks(sayings):
         assert "not wrapped in DistributedDataParallel" in told["bare"][0]
         assert "say batch_size_per_rank=8" in told["divided twice"][0]
+        assert "wrap the model with find_unused_parameters=True" in told["waits"][0]
         assert all("does not support; wrap it in Distr" in told[name][0] for name in ("sharded", "sharded after"))
         assert not any(told[name] for name in ("wrapped", "wrapped after", "per rank"))
 

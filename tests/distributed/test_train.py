@@ -126,6 +126,15 @@ def test_scores_are_made_by_all_processes_and_are_the_same(tmp_path: Path) -> No
     assert "--sync-batchnorm needs GPUs" in refused.said()
 
 
+def test_parameters_that_a_batch_leaves_out_are_not_waited_for(tmp_path: Path) -> None:
+    words = ("--method", "stochastic-depth", "--epochs", "2")
+    both = Together(2, arguments(tmp_path / "both", *words))
+    assert both.codes() == [0, 0], both.said()
+    assert run(*arguments(tmp_path / "alone", *words)).returncode == 0
+    costs = [[row["cost"] for row in rows(tmp_path / name)] for name in ("both", "alone")]
+    assert costs[0] == costs[1]
+
+
 def test_devices_starts_the_command_again_in_as_many_processes(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

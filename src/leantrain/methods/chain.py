@@ -17,7 +17,7 @@ from leantrain.coresets import Looked
 from leantrain.cost import scoring_cost
 from leantrain.draft import Draft
 from leantrain.errors import LeanError
-from leantrain.forms import Form
+from leantrain.forms import FORMS, Form
 from leantrain.ledger import Ledger
 from leantrain.methods.base import (
     METHODS,
@@ -243,6 +243,10 @@ class Chain(Method):
                 for other in own
             ]
         return tuple(dict.fromkeys(form for form, _, _ in found if form.parts))
+
+    def leaves_out(self, side: int) -> bool:
+        """Whether some batches leave parameters of the model without a gradient; `side` as for `forms`."""
+        return any(FORMS[name].leaves_out for form in self.forms(side) for name, _ in form.parts)
 
     # -- what it is expected to cost ---------------------------------------------------------------------------------
 

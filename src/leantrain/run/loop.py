@@ -18,7 +18,7 @@ from leantrain.batch import Batch
 from leantrain.data import Augment, ImageSet
 from leantrain.errors import LeanError, LeanWarning, shortened
 from leantrain.lean import Lean
-from leantrain.methods import NeedsScores, ScoreRequest, chain
+from leantrain.methods import NeedsScores, ScoreRequest, as_method, chain
 from leantrain.ranks import gathered, of_the_first, spread_buffers
 from leantrain.rng import derive
 from leantrain.run import loggers, machine, processes
@@ -85,7 +85,8 @@ class Run:
         self._generators = Generators(self.device, self._generator_seed())
         self._schedule = parse_schedule(config.schedule)
         processes.connect(self.device)
-        self.fabric = processes.make_fabric(self.device, machine.FABRIC_PRECISION[config.precision])
+        leaves_out = chain(as_method(config.method or "plain")).leaves_out(images.image_size)
+        self.fabric = processes.make_fabric(self.device, machine.FABRIC_PRECISION[config.precision], leaves_out)
         # On the CPU also where gradients go from GPU to GPU: to ask whether to stop must not wait for the device.
         self._control = torch.distributed.new_group(backend="gloo") if self.ranks > 1 else None
         self.module = self._build_model()

@@ -91,8 +91,12 @@ def _torchmetrics_by_version() -> Iterator[None]:
         del sys.modules[name]  # whoever needs it imports the real one
 
 
-def make_fabric(device: torch.device, precision: str) -> Fabric:
-    """Fabric on this process's device, with DistributedDataParallel where there are several processes."""
+def make_fabric(device: torch.device, precision: str, leaves_out: bool) -> Fabric:
+    """Fabric on this process's device, with DistributedDataParallel where there are several processes.
+
+    Args:
+        leaves_out: some batches leave parameters without a gradient, which must not be waited for.
+    """
     with _torchmetrics_by_version():
         from lightning_fabric import Fabric
 
@@ -104,7 +108,7 @@ def make_fabric(device: torch.device, precision: str) -> Fabric:
         accelerator=device.type,
         devices=here,
         num_nodes=count() // here,
-        strategy="ddp",
+        strategy="ddp_find_unused_parameters_true" if leaves_out else "ddp",
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
