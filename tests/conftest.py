@@ -32,6 +32,7 @@ SLOW = (
     "test_report.py",
     "test_split.py",
     "test_torchvision.py",
+    "test_wheel.py",
 )
 """Files and folders with tests that start programs, browsers and several processes, or build many models.
 
@@ -59,6 +60,7 @@ LONG = (
     "test_examples.py::test_the_example_learns_and_says_what_it_cost[distributed.py]",
     "test_inspect.py::test_the_same_seed_gives_the_same_files_and_another_one_does_not",
     "test_split.py::test_the_docs_table_is_what_the_models_do",
+    "test_wheel.py::test_it_brings_what_it_needs_into_a_clean_environment",
 )
 """Tests of ten seconds and more that have a shorter relative in `make test`; `make test-all` runs them too."""
 

@@ -18,7 +18,8 @@ from rich.console import Console
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.compare.settings import Entry, Settings, split_methods
 from leantrain.compare.summary import Summary
-from leantrain.compare.table import comparison_table
+from leantrain.compare.table import comparison_table, verdict_lines
+from leantrain.compare.verdict import Difference
 from leantrain.errors import LeanError
 from leantrain.run.config import TrainConfig
 from program import SMALL, command, rows, run
@@ -256,6 +257,24 @@ def test_the_table_shows_a_chain_whole() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     column = "".join(line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│"))
     assert column.replace(" ", "") == CHAIN.replace(" ", "")
+
+
+def test_the_table_is_readable_at_80_columns() -> None:
+    points = Difference(-1.23, 12.34, 3).as_json()
+    row = dict.fromkeys(("accuracy_spread", "cost_ratio", "time_ratio", "time_ratio_spread", "overhead"), 0.5)
+    row |= {"accuracy": 0.98, "difference_to_full": points, "difference_to_control": points, "time_to_accuracy": None}
+    row |= {"seeds": {"0": 1}, "label": "lean @ 0.5", "control_of": None, "role": "method", "verdict": "keeps it"}
+    control = {**row, "label": "plain, equal budget (0.5)", "control_of": "lean", "role": "equal-budget"}
+    summary = {"seeds": [0, 1, 2], "rows": [row, control]}
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison_table(summary, console.width))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    heading = next(line for line in lines if "Δ to full" in line)
+    assert [word for word in ("accuracy", "cost", "time") if word in heading] == ["accuracy", "cost", "time"]
+    whole = next(line for line in lines if line.strip().startswith("lean @ 0.5"))
+    assert "98.00 ± 50.00" in whole and whole.count("-1.23") == 2 and whole.count("0.50×") == 2
+    assert verdict_lines(summary, 80) == ["lean @ 0.5: keeps it"]
+    assert verdict_lines(summary, 200) == []
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def _all_budgets(stored: tuple[float, ...], added: tuple[float, ...]) -> tuple[f
 
 
 def _show(summary: dict[str, Any], as_json: bool) -> None:
-    from leantrain.compare.table import comparison_table
+    from leantrain.compare.table import comparison_table, verdict_lines
 
     if as_json:
         click.echo(json.dumps(summary, indent=2))
@@ -242,7 +242,9 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
     screen = console()
     if not screen.is_terminal:
         screen.width = 200
-    screen.print(comparison_table(summary))
+    screen.print(comparison_table(summary, screen.width))
+    for line in verdict_lines(summary, screen.width):
+        click.echo(line)
     for curve in summary.get("curves", ()):
         click.echo(f"{curve['method']}: {curve['answer']}")
     for name, note in summary["notes"].items():

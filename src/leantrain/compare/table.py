@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.box import HEAVY_HEAD, SIMPLE
 from rich.table import Table
 from rich.text import Text
 
@@ -22,17 +23,37 @@ COMPARISON_COLUMNS = (
 )
 
 
-def comparison_table(summary: dict[str, Any]) -> Table:
-    """A comparison, for a person: what each method costs, keeps and saves, and what can be said about it."""
+WIDE = 140
+"""Characters from which the whole table is readable on a terminal; narrower ones get the `FIRST` columns."""
+FIRST = ("accuracy", "Δ to full", "Δ to equal budget", "cost", "time")
+
+
+def comparison_table(summary: dict[str, Any], width: int = WIDE) -> Table:
+    """A comparison, for a person: what each method costs, keeps and saves, and what can be said about it.
+
+    Args:
+        width: of the terminal; where it is narrow, verdicts are left for `verdict_lines` to say below.
+    """
     seeds = len(summary["seeds"])
     title = f"accuracy in %, mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}"
-    table = Table(title=title, title_justify="left")
-    for name in ("", *COMPARISON_COLUMNS):
+    is_wide = width >= WIDE
+    shown = COMPARISON_COLUMNS if is_wide else FIRST
+    table = Table(title=title, title_justify="left", box=HEAVY_HEAD if is_wide else SIMPLE, pad_edge=is_wide)
+    for name in ("", *shown):
         table.add_column(name, justify="left" if name in ("", "verdict") else "right", overflow="fold")
     for row in summary["rows"]:
         label = Text(("  " if row["control_of"] else "") + row["label"], style="dim" if row["control_of"] else "")
-        table.add_row(label, *(Text(cell) for cell in comparison_cells(row)))
+        cells = dict(zip(COMPARISON_COLUMNS, comparison_cells(row), strict=True))
+        if not is_wide:
+            cells["time"] = cells["time"].partition(" ")[0]  # without its spread
+        table.add_row(label, *(Text(cells[name]) for name in shown))
     return table
+
+
+def verdict_lines(summary: dict[str, Any], width: int) -> list[str]:
+    """What can be said about each method, where the table has no room for it."""
+    methods = [row for row in summary["rows"] if row["role"] == "method" and row["verdict"]]
+    return [] if width >= WIDE else [f"{row['label']}: {row['verdict']}" for row in methods]
 
 
 def comparison_cells(row: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
@@ -95,7 +95,7 @@ class LeanCallback(pl.Callback):
             raise LeanError(
                 f"{type(pl_module).__name__} has no forward of its own; say model=NAME, an attribute that gives logits."
             )
-        return pl_module
+        return cast(nn.Module, pl_module)
 
     def _with_collate(self, theirs: DataLoader[Any]) -> dict[str, Any]:
         return {"collate": theirs.collate_fn, **self._settings}
