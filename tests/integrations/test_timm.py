@@ -129,3 +129,15 @@ def test_a_criterion_that_gives_no_loss_per_example_is_refused(criterion: nn.Mod
     scheduler = CosineLRScheduler(torch.optim.SGD(model.parameters(), lr=LR), t_initial=4)
     with pytest.raises(LeanError, match=f"timm's {type(criterion).__name__}, which gives no loss per example"):
         ours.take_over(model, create(), scheduler, epochs=4, criterion=criterion)
+
+
+def test_accumulating_what_is_decided_inside_the_epoch_is_refused() -> None:
+    """Which batch is the last, after which the optimiser must step, is not known there."""
+    from timm.scheduler import CosineLRScheduler
+
+    model, loader = network(), create()
+    scheduler = CosineLRScheduler(torch.optim.SGD(model.parameters(), lr=LR), t_initial=4)
+    half = -(-len(loader) // 2)
+    with pytest.raises(LeanError, match="gradients accumulate over 2 batches; set --grad-accum-steps 1"):
+        ours.take_over(model, loader, scheduler, "selective-backprop", epochs=4, updates=half)
+    ours.take_over(model, loader, scheduler, "rs2", epochs=4, updates=half)

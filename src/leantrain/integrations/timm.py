@@ -55,13 +55,20 @@ def take_over(
         scheduler: what `create_scheduler_v2` made, driven by progress from now on.
         epochs: how many the run stands for: those that `create_scheduler_v2` says.
         criterion: the script's own; timm's label smoothing and torch's losses are taken over, others refused.
-        updates: where gradients accumulate, how many updates an epoch of plain training has.
+        updates: how many updates an epoch of plain training has, where gradients accumulate; by default its batches.
     """
     lean, theirs = _attached(model, loader, method, epochs, {**_smoothed(criterion), **options})
+    updates = updates or len(theirs)
+    if lean.decides_inside and updates < len(theirs):
+        raise LeanError(
+            f"{lean.method} decides inside the epoch what is trained on, and gradients accumulate over "
+            f"{math.ceil(len(theirs) / updates)} batches; set --grad-accum-steps 1, or use a method that decides "
+            "before the epoch."
+        )
     lean.save_with(scheduler.optimizer)
     size, kept = options_of(theirs)
     ours = lean.loader(size * world_size(), unpacked=True, **kept)
-    return lean, ours, DrivenScheduler(scheduler, lean, updates or len(theirs))
+    return lean, ours, DrivenScheduler(scheduler, lean, updates)
 
 
 class DrivenScheduler:
