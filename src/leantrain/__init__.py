@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from leantrain.scoring import Scores as Scores
     from leantrain.scoring import register_score as register_score
     from leantrain.scoring import score as score
+    from leantrain.takeover import take_over as take_over
 
 __version__ = "0.1.0"
 
@@ -109,6 +110,7 @@ _HOMES = {
     "register_method": "methods",
     "register_score": "scoring",
     "score": "scoring",
+    "take_over": "takeover",
 }
 __all__ = sorted(_HOMES)
 

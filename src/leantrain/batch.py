@@ -88,7 +88,31 @@ class Batch:
         """Where it holds a dict, what makes it a mapping, as `model(**batch)` needs."""
         if name in ("keys", "items", "values", "get") and isinstance(self.data, Mapping):
             return getattr(self.data, name)
-        raise AttributeError(name)
+        raise AttributeError(
+            f"a batch has no {name}; its images are the tensor batch.inputs, and batch.with_inputs(…) gives it others"
+        )
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of its inputs, as loops ask it of the images that they unpacked; `unpacked` gives them the batch."""
+        shape: torch.Size = self.inputs.shape
+        return shape
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """The shape of its inputs, or one length of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Batch:
+        """The batch with its images in that layout."""
+        return self.to(memory_format=memory_format)
+
+    def unpacked(self) -> Any:
+        """What the collate function made, with this batch in the place of its inputs.
+
+        So `images, targets = …` in a loop names the batch `images`, which moves to a device, says its size and goes to
+        `lean.loss` as it is: the examples' indices stay with it, and the loop keeps the lines that unpack.
+        """
+        return _replaced(self.data, self.places[0], self)
 
     def to(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -61,6 +62,8 @@ from leantrain.showing import Presenter
 from leantrain.split import Split
 from leantrain.thinning import gather
 
+CARRIED = "leantrain"
+"""Where a run's state is in that of an optimiser, in its first group of parameters."""
 SMALL_SHARE = 8  # inputs per process; who asks for fewer has perhaps divided the batch size already
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Batch], Batch]
@@ -205,6 +208,8 @@ class Lean:
         self._planned_for = 0  # the batch size that the plan was made for
         self._reported: tuple[int, dict[str, Any]] | None = None  # the last epoch reported, and its report
         self._is_checked = False  # whether the model is wrapped as several processes need it
+        self._is_carried = False  # by an optimiser's state
+        self._agreed = True  # whether all ranks know what each of them recorded
         self._warned: set[str] = set()
         self._last: Last | None = None
         self._batch_size = 0  # of the loader that was made last
@@ -262,13 +267,20 @@ class Lean:
     # -- the epoch ---------------------------------------------------------------------------------------------------
 
     def loader(
-        self, batch_size: int | None = None, *, batch_size_per_rank: int | None = None, **options: Any
+        self,
+        batch_size: int | None = None,
+        *,
+        batch_size_per_rank: int | None = None,
+        unpacked: bool = False,
+        **options: Any,
     ) -> PlannedLoader:
         """The batches of every epoch: each `iter()` starts one.
 
         Args:
             batch_size: inputs per optimiser step, of all processes together.
             batch_size_per_rank: instead of it, inputs per step of each process.
+            unpacked: for a loop that has `for images, targets in loader` and keeps it: `images` is then the batch
+                itself, to be moved and given to `loss`.
             options: those of torch's DataLoader.
         """
         ranks = self._dataset.ranks
@@ -290,7 +302,34 @@ class Lean:
                 stacklevel=2,
             )
         self._batch_size = batch_size or given["batch_size_per_rank"] * ranks
-        return PlannedLoader(self, self._dataset, self._batch_size, options)
+        return PlannedLoader(self, self._dataset, self._batch_size, options, unpacked)
+
+    def passes(self, start: int = 0) -> Iterator[int]:
+        """Numbers for the loop over epochs, until the run is finished: `for epoch in lean.passes(): …`.
+
+        A budget pays for more passes over the loader than the epochs that the run stands for, or for fewer, so that a
+        loop over a fixed number would leave some of it unspent, with the learning rate not down.
+
+        Args:
+            start: the first of them, in a loop that goes on with a run.
+        """
+        if start > 1 and self._plan is None:  # some count from 1
+            self.warn_once(
+                f"the loop goes on with epoch {start}, but this run begins anew, with all of its {self.epochs} epochs: "
+                "its state was not loaded; see lean.state_dict, or lean.save_with."
+            )
+        for number in itertools.count(start):
+            if self.finished:
+                return
+            before = self.cost
+            yield number
+            if self.cost == before:
+                raise LeanError(
+                    f"nothing was trained in pass {number}, so the loop over lean.passes() would not end; iterate over "
+                    "the loader and call lean.loss(batch) in it."
+                )
+            if self._total_cost is None and self.epoch + 1 >= self.epochs:  # also where the loop left an epoch early
+                return
 
     @property
     def max_steps(self) -> int:
@@ -537,6 +576,7 @@ class Lean:
                 batch = self.prepared(self._dataset[planned]).to(self._device(self.model))
                 losses, correct = self._presenter.look(batch, in_step=False)
                 self.ledger.observe(batch.index, losses, correct)
+        self._agreed = False
         self._agree()
 
     @torch.no_grad()
@@ -600,6 +640,7 @@ class Lean:
         with self.clock.measure("scoring", batch.index.device):
             thinning = self.plan.thinning
             if thinning is not None and thinning.scored:
+                self._agreed = False
                 cost = scoring_cost(batch.examples, batch.form.size)
                 losses, correct = self._presenter.look(batch, in_step=True)
                 if not batch.padding:
@@ -646,6 +687,11 @@ class Lean:
             self._reported = (self.epoch, self._make_report())
         return self._reported[1]
 
+    def pass_ended(self) -> None:
+        """Let all ranks agree where one of them may save alone, as its optimiser's state has the run's in it."""
+        if self._is_carried:
+            self._agree()
+
     def _agree(self) -> None:
         """Let the ledgers of all ranks agree: where the model is, as NCCL speaks from a GPU only."""
         if world_size() != self._dataset.ranks:
@@ -653,9 +699,10 @@ class Lean:
                 f"attach found {self._dataset.ranks} process, but {world_size()} train together; "
                 "call it after torch.distributed.init_process_group, or after fabric.launch."
             )
-        if world_size() > 1:
+        if world_size() > 1 and not self._agreed:
             self.ledger.to(self._device(self.model))
             self.ledger.synchronise()
+        self._agreed = True
 
     def _make_report(self) -> dict[str, Any]:
         self._agree()
@@ -757,6 +804,7 @@ class Lean:
         return losses
 
     def _count(self, batch: Batch) -> None:
+        self._agreed = False
         self.cost += batch.cost
         self._done_cost += batch.cost
         self._resumed = False
@@ -830,6 +878,27 @@ class Lean:
         self._planned_for = state["planned_for"]
         self._reported = None if state["reported"] is None else (state["reported"][0], state["reported"][1])
         self._resumed = True
+
+    def save_with(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimiser's own state hold the run's, for a script that saves and loads the optimiser anyway.
+
+        A checkpoint that was loaded into the optimiser before is gone on with at once; one that is loaded later, then.
+        Over several processes the run's state is there between two epochs, also where one process alone saves.
+        """
+        optimizer.register_state_dict_post_hook(self._put_into)
+        optimizer.register_load_state_dict_post_hook(self._take_from)
+        self._is_carried = True
+        self._take_from(optimizer)
+
+    def _put_into(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        if self._dataset.ranks == 1 or (self._agreed and self._leftover is None):  # else it would wait for other ranks
+            state["param_groups"][0][CARRIED] = self.state_dict()
+
+    def _take_from(self, optimizer: torch.optim.Optimizer) -> None:
+        """Any optimiser keeps what it does not know in a group of parameters, also one that this was not called for."""
+        state = optimizer.param_groups[0].pop(CARRIED, None)
+        if state is not None:
+            self.load_state_dict(state)
 
     def _whole(self, batch: Batch) -> Batch:
         """What all ranks hold of a batch, so that any number of them can go on with it."""

@@ -173,9 +173,11 @@ def planned_dataloader(dataset: PlannedDataset, sampler: Sampler[PlannedBatch], 
 
 
 class PlannedLoader:
-    """The batches of a run, epoch after epoch: every `iter()` plans one and gives its batches."""
+    """The batches of a run, epoch after epoch: every `iter()` plans one and gives its batches, or these unpacked."""
 
-    def __init__(self, lean: Lean, dataset: PlannedDataset, batch_size: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, lean: Lean, dataset: PlannedDataset, batch_size: int, options: dict[str, Any], unpacked: bool = False
+    ) -> None:
         self.lean = lean
         self.dataset: Any = dataset.source
         """The user's own."""
@@ -190,6 +192,7 @@ class PlannedLoader:
         options.setdefault("generator", generator(lean.seed, "workers"))
         self._dataloader: DataLoader[Batch] = planned_dataloader(dataset, self._sampler, **options)
         self._underway = False
+        self._unpacked = unpacked
 
     @property
     def batch_sampler(self) -> BatchIndices:
@@ -207,7 +210,7 @@ class PlannedLoader:
             raise AttributeError(name)
         return getattr(self._dataloader, name)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         if self.lean.finished:
             self.lean.warn_once(
                 "this run is finished, and its loader gives no more batches; loop `while not lean.finished`, or attach "
@@ -216,13 +219,15 @@ class PlannedLoader:
             return iter(())
         self._sampler.plan = self.lean.start_epoch(self.batch_size)
         self._sampler.start = self.lean.position
-        return self._batches(self._sampler.plan)
+        batches = self._batches(self._sampler.plan)
+        return (batch.unpacked() for batch in batches) if self._unpacked else batches
 
     def _batches(self, plan: Plan) -> Iterator[Batch]:
         try:
             self._underway = True
             batches = (self.lean.prepared(batch) for batch in self._loaded())
             yield from batches if plan.thinning is None else self.lean.thinned(batches, self.batch_size)
+            self.lean.pass_ended()
         finally:
             self._underway = False
 
@@ -239,10 +244,13 @@ class PlannedLoader:
     def __len__(self) -> int:
         """The number of batches of the epoch that runs, or, before it starts, of the one that is next.
 
-        Where a method thins inside the epoch, about how many there will be. Once the run is finished, those of its
-        last epoch, so that a mean over them can still be taken.
+        Where a method thins inside the epoch, about how many there will be; or no more than these, where batches come
+        unpacked, as scripts take the length for the end. Once the run is finished, those of its last epoch, so that a
+        mean over them can still be taken.
         """
         plan, start = self._epoch()
+        if self._unpacked and plan.thinning is not None:
+            return len(plan) - start + 1  # what is kept may end in two batches that are not full
         return self._expected(plan, len(plan) - start)
 
     def _epoch(self) -> tuple[Plan, int]:

@@ -51,7 +51,7 @@ class DrivenScheduler(LRScheduler):
                 f"{type(scheduler).__name__} counts no steps that progress could stand for; give one of torch's "
                 "schedulers that does, or use lean.scheduler(optimizer, …)."
             )
-        steps = _steps_of(scheduler) if steps is None else steps
+        steps = steps_of(scheduler) if steps is None else steps
         if steps is None:
             raise LeanError(
                 f"{type(scheduler).__name__} does not say how many steps it is made for; say steps=…, or the run's "
@@ -61,12 +61,17 @@ class DrivenScheduler(LRScheduler):
             raise LeanError(f"steps is {steps}, but must be at least 1.")
         self.scheduler, self.optimizer, self.steps = scheduler, scheduler.optimizer, steps
         self._step_count = 0  # which Accelerate counts up where gradients accumulate
-        self.taken = 0
+        self.taken = max(0, getattr(scheduler, "last_epoch", 0))  # above 0 where a checkpoint was loaded into it
         """How many of its steps were taken."""
         self._progress = progress
 
     def step(self, epoch: int | None = None) -> None:
         due = math.floor(self._progress() * self.steps + 1e-9)
+        if self.taken > due:
+            raise LeanError(
+                f"the scheduler goes on after {self.taken} of its {self.steps} steps, but the run is at progress "
+                f"{self._progress():.2f}; load the run's state too (lean.load_state_dict), from the same checkpoint."
+            )
         while self.taken < due:
             self.scheduler.step()
             self.taken += 1
@@ -78,14 +83,16 @@ class DrivenScheduler(LRScheduler):
         return self.scheduler.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"taken": self.taken, "scheduler": self.scheduler.state_dict()}
+        """The scheduler's own with one entry more, so that it also goes into one that is driven later."""
+        return {**self.scheduler.state_dict(), "taken": self.taken}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.taken = state_dict["taken"]
-        self.scheduler.load_state_dict(state_dict["scheduler"])
+        own = dict(state_dict)
+        self.taken = own.pop("taken")
+        self.scheduler.load_state_dict(own)
 
 
-def _steps_of(scheduler: LRScheduler) -> int | None:
+def steps_of(scheduler: LRScheduler) -> int | None:
     """How many steps OneCycleLR and CosineAnnealingLR were made for, from their own options."""
     total = getattr(scheduler, "total_steps", None)  # the first of them is the one it starts with
     return total - 1 if isinstance(total, int) else getattr(scheduler, "T_max", None)

@@ -439,6 +439,35 @@ def test_workers_of_different_ranks_augment_differently(ranks: Ranks) -> None:
     assert len(numbers.unique()) == 64
 
 
+def script() -> list[dict[str, Any] | None]:
+    """A script that saves on its first rank alone: between two epochs, and in the middle of one."""
+    model = DistributedDataParallel(network(False)) if distributed.is_initialized() else network(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    first = not distributed.is_initialized() or distributed.get_rank() == 0
+    loader: Any = torch.utils.data.DataLoader(images(22), 4, shuffle=True)
+    lean, loader, scheduler = leantrain.take_over(model, loader, scheduler, epochs=3)
+    saved: list[dict[str, Any] | None] = []
+    for _ in lean.passes():
+        for number, (pictures, _) in enumerate(loader):
+            lean.loss(pictures).backward()
+            optimizer.step()
+            if first and number == 0:
+                saved.append(optimizer.state_dict()["param_groups"][0].get("leantrain"))
+        scheduler.step()
+        if first:
+            saved.append(optimizer.state_dict()["param_groups"][0].get("leantrain"))
+    return saved
+
+
+def test_one_rank_alone_saves_the_whole_run_with_its_optimiser(ranks: Ranks) -> None:
+    saved, nothing = ranks(script)
+    assert nothing == []
+    assert saved[::2] == [None] * 3, "in mid-epoch it would wait for the others"
+    for epoch, state in enumerate(saved[1::2]):
+        assert (state["ledger"]["epoch"] == epoch).all(), "what the other rank recorded is there too"
+
+
 def watch(setting: Setting) -> list[int]:
     """A loop in which one rank shows how far it is."""
     training = Training(setting)

@@ -18,7 +18,7 @@ import leantrain.split
 from leantrain.errors import LeanWarning
 
 accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
-from leantrain.integrations.accelerate import LeanLoader  # noqa: E402
+from leantrain.integrations.accelerate import LeanLoader, take_over  # noqa: E402
 
 
 def train(method: str, accumulate: int = 1, wrapped: bool = True) -> tuple[list[float], int, leantrain.Lean]:
@@ -94,3 +94,35 @@ def test_two_processes_keep_one_ledger_and_plan_for_both(tmp_path: Path) -> None
     )
     assert mine["cost"] == yours["cost"]
     assert (mine["ledger"]["trained"] > 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_script_has_prepared_is_taken_over(method: str) -> None:
+    """Its loader and its scheduler come from `prepare`, and its loop unpacks."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    loader: Any = torch.utils.data.DataLoader(images(), BATCH, shuffle=True)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, one_cycle(optimizer))
+    lean, loader, scheduler = take_over(model, loader, scheduler, method, epochs=EPOCHS)
+    losses = []
+    model.train()
+    for _ in lean.passes():
+        for pictures, _ in loader:
+            loss = lean.loss(pictures.to(accelerator.device))
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            losses.append(float(loss.detach()))
+    expected = plain_loop(method, ahead=lean.decides_inside)
+    assert losses == expected.losses
+    assert optimizer.param_groups[0]["lr"] < 1e-4 * LR
+
+
+def test_a_loader_that_was_not_prepared_or_has_an_order_of_its_own_is_refused() -> None:
+    sampler = torch.utils.data.WeightedRandomSampler([1.0] * 90, 90)
+    weighed = torch.utils.data.DataLoader(images(), BATCH, sampler=sampler)
+    for loader, words in ((weighed, "a DataLoader with a WeightedRandomSampler"), ([1, 2], "is a list with a list")):
+        with pytest.raises(leantrain.LeanError, match=words):
+            take_over(network(), loader, None, epochs=2)

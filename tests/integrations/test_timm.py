@@ -16,6 +16,8 @@ import leantrain
 from leantrain.errors import LeanError
 
 data = pytest.importorskip("timm.data", reason="timm is not installed: pip install timm")
+from timm.loss import BinaryCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy  # noqa: E402
+
 from leantrain.integrations import timm as ours  # noqa: E402
 
 
@@ -87,3 +89,55 @@ def test_timm_s_mixup_is_told_apart_from_mixtrain() -> None:
     mixing = data.FastCollateMixup(mixup_alpha=0.8, num_classes=40)
     with pytest.raises(LeanError, match=r"timm's Mixup .* augments .* use method=\"mixtrain-cutmix\""):
         ours.attach(network(), create(collate_fn=mixing), "infobatch", epochs=1)
+
+
+@pytest.mark.parametrize("on_updates", [False, True])
+@pytest.mark.parametrize("method", ["plain", "rs2[keep=0.5]", "selective-backprop"])
+def test_its_script_s_loop_and_scheduler_are_taken_over(method: str, on_updates: bool) -> None:
+    from timm.scheduler import create_scheduler_v2
+
+    model, loader = network(), create()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    plain = len(loader)
+    theirs, epochs = create_scheduler_v2(
+        optimizer, num_epochs=4, warmup_epochs=0, min_lr=0.0, updates_per_epoch=plain, step_on_epochs=not on_updates
+    )
+    smooth = LabelSmoothingCrossEntropy(0.1)
+    lean, loader, scheduler = ours.take_over(model, loader, theirs, method, epochs=epochs, criterion=smooth)
+    assert lean.label_smoothing == 0.1 and scheduler.t_in_epochs is not on_updates
+    updates, rates = 0, []
+    for epoch in lean.passes():
+        for input, target in loader:
+            loss = lean.loss(input)
+            assert input.shape[0] == len(target)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            updates += 1
+            scheduler.step_update(num_updates=updates)
+            rates.append(optimizer.param_groups[0]["lr"])
+        scheduler.step(epoch + 1)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
+    assert sorted(rates, reverse=True) == rates and len(set(rates)) > 3
+
+
+@pytest.mark.parametrize("criterion", [SoftTargetCrossEntropy(), BinaryCrossEntropy()])
+def test_a_criterion_that_gives_no_loss_per_example_is_refused(criterion: nn.Module) -> None:
+    from timm.scheduler import CosineLRScheduler
+
+    model = network()
+    scheduler = CosineLRScheduler(torch.optim.SGD(model.parameters(), lr=LR), t_initial=4)
+    with pytest.raises(LeanError, match=f"timm's {type(criterion).__name__}, which gives no loss per example"):
+        ours.take_over(model, create(), scheduler, epochs=4, criterion=criterion)
+
+
+def test_accumulating_what_is_decided_inside_the_epoch_is_refused() -> None:
+    """Which batch is the last, after which the optimiser must step, is not known there."""
+    from timm.scheduler import CosineLRScheduler
+
+    model, loader = network(), create()
+    scheduler = CosineLRScheduler(torch.optim.SGD(model.parameters(), lr=LR), t_initial=4)
+    half = -(-len(loader) // 2)
+    with pytest.raises(LeanError, match="gradients accumulate over 2 batches; set --grad-accum-steps 1"):
+        ours.take_over(model, loader, scheduler, "selective-backprop", epochs=4, updates=half)
+    ours.take_over(model, loader, scheduler, "rs2", epochs=4, updates=half)

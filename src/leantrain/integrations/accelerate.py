@@ -1,15 +1,53 @@
-"""Accelerate: a loader that tells an Accelerator where an epoch ends, as its own do."""
+"""Accelerate: a loader that tells an Accelerator where an epoch ends, as its own do, and a script's taken over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from accelerate.data_loader import DataLoaderStateMixin
+from accelerate.data_loader import DataLoaderStateMixin, SeedableRandomSampler, get_sampler
+from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import GradientState
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from leantrain.batch import Batch
+from leantrain.errors import LeanError
+from leantrain.lean import Lean
 from leantrain.loader import PlannedLoader
+from leantrain.methods import Method
+from leantrain.takeover import driven, loading_options, per_example
+
+
+def take_over(
+    model: nn.Module,
+    loader: Any,
+    scheduler: AcceleratedScheduler | None,
+    method: Method | str | None = None,
+    *,
+    epochs: int,
+    steps: int | None = None,
+    **options: Any,
+) -> tuple[Lean, LeanLoader, Any]:
+    """Put a method behind what `accelerator.prepare` gave, right before the loop; see `leantrain.take_over`.
+
+    Args:
+        model: the prepared model.
+        loader: the prepared loader of the training data.
+        scheduler: the prepared one, driven by progress from now on; None where there is none.
+        method, epochs, steps, options: as for `leantrain.take_over`.
+    """
+    sampler = get_sampler(loader) if isinstance(loader, DataLoader) else loader  # type: ignore[no-untyped-call]
+    if type(sampler) not in (RandomSampler, SequentialSampler, SeedableRandomSampler):
+        raise LeanError(
+            f"the loader is a {type(loader).__name__} with a {type(sampler).__name__}, but must be a DataLoader with "
+            "shuffle=True and a batch_size, as accelerator.prepare gives it; the plan decides what forms a batch."
+        )
+    total = loader.total_batch_size
+    options = per_example({"collate": loader.collate_fn, **options})
+    lean = Lean(model, loader.dataset, method, epochs=epochs, **options)
+    if scheduler is not None:
+        scheduler.scheduler = driven(lean, scheduler.scheduler, steps)
+    return lean, LeanLoader(lean.loader(total, unpacked=True, **loading_options(loader))), scheduler
 
 
 class LeanLoader(DataLoaderStateMixin):
@@ -23,7 +61,7 @@ class LeanLoader(DataLoaderStateMixin):
         self.loader = loader
         self.gradient_state = GradientState()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         self.begin()  # type: ignore[no-untyped-call]
         try:
             batches = iter(self.loader)
@@ -38,7 +76,7 @@ class LeanLoader(DataLoaderStateMixin):
         finally:
             self.end()  # type: ignore[no-untyped-call]
 
-    def _marked_ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _marked_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
         held = next(batches, None)
         while held is not None:
             following = next(batches, None)

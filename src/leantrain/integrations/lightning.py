@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 
 from leantrain.batch import Batch
 from leantrain.errors import LeanError
-from leantrain.integrations.loaders import loader_of, options_of
 from leantrain.lean import Lean
 from leantrain.loader import PlannedLoader
 from leantrain.methods import Method
+from leantrain.takeover import loader_of, options_of
 
 
 class LeanCallback(pl.Callback):
