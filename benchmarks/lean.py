@@ -19,6 +19,7 @@ Results: docs/methods/lean.md and results/lean-SET-STUDY.json.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,7 @@ from leantrain.draft import Draft
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods import Moment, State
-from leantrain.methods.lean import ways
-from leantrain.plan import Groups
+from leantrain.methods.lean import LEARNT, LeanMethod, ways
 
 
 class Study(NamedTuple):
@@ -72,15 +72,43 @@ STUDIES = {
     "parts": Study(
         (
             "lean",
+            "nothing-skipped",
+            "permuted-skips",
             "shuffled-sizes",
-            "progressive-resizing[small=0.2,middle=0.4]",
-            "progressive-resizing[small=0.0,middle=0.8]",
-            "progressive-resizing[small=0.8,middle=0.0]",
+            "infobatch[prune=0.7,below=0.1]",
         ),
         (0.5,),
         3,
     ),
 }
+
+
+@leantrain.register_method
+@dataclass(frozen=True)
+class NothingSkipped(LeanMethod):
+    """lean's sizes alone, with all examples in every epoch."""
+
+    name: ClassVar[str] = "nothing-skipped"
+
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        return super().draft(draft, state, Ledger(len(ledger)), moment, rng)  # in which nothing is known to be learnt
+
+
+@leantrain.register_method
+@dataclass(frozen=True)
+class PermutedSkips(LeanMethod):
+    """The control of choosing: as many are skipped, and as many count for others, but any of them."""
+
+    name: ClassVar[str] = "permuted-skips"
+
+    def draft(
+        self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
+    ) -> tuple[Draft, State]:
+        permuted = Ledger(len(ledger))
+        permuted["loss"].copy_(ledger["loss"].cpu()[torch.randperm(len(ledger), generator=rng)])
+        return super().draft(draft, state, permuted, moment, rng)
 
 
 @leantrain.register_method
@@ -96,13 +124,15 @@ class ShuffledSizes(leantrain.Method):
     def draft(
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
+        if LEARNT.active(moment):
+            draft, _ = LEARNT.draft(draft, {}, ledger, moment, rng)
         growth = ways(moment.side, moment.budget or 1.0)[0]
         order = torch.randperm(len(draft), generator=rng)
         counts = [round(len(draft) * count / growth.passes) for count in growth.passes_each[:-1]]
         parts = order.split([*counts, len(draft) - sum(counts)])
         (group,) = draft.groups
         shown = [
-            Groups(group.index[part], Form.of(shrunk=scale) if scale < 1 else Form())
+            dataclasses.replace(group.take(part), form=Form.of(shrunk=scale) if scale < 1 else Form())
             for scale, part in zip(growth.values, parts, strict=True)
         ]
         return draft.regroup(shown), state

@@ -71,6 +71,12 @@ class Draft:
         each = 1.0 if self.thinning is None else self.thinning.cost
         return whole * self.batches * each
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no method has weighed or mixed its examples, or made them candidates."""
+        clean = all(group.weight is None and group.form.constituents == 1 for group in self.groups)
+        return clean and self.thinning is None
+
     def count_batches(self, batch_size: int) -> int:
         """How many batches it is cut into."""
         sizes = [(self._inputs(group), group.batch_size or batch_size) for group in self.groups]

@@ -9,13 +9,18 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import leantrain
+from drafting import Planner
 from leantrain import _torchvision
 from leantrain.errors import LeanWarning
-from leantrain.forms import FORMS
+from leantrain.forms import FORMS, WHOLE
+from leantrain.ledger import Ledger
+from leantrain.methods import Moment
 from leantrain.methods.growing import Growth
 from leantrain.methods.lean import shares, ways
 from leantrain.models import build
+from leantrain.plan import Plan
 from leantrain.pools import FittingPools
+from leantrain.rng import generator
 from leantrain.tokens import Tokens, find_tokens
 
 
@@ -103,6 +108,35 @@ def test_the_budget_is_kept_and_spent_as_planned(epochs: int, budget: float) -> 
     names = ("shrunk 0.5", "shrunk 0.75", "whole")
     one_batch = 8 / (budget * epochs * 96)
     assert [spent.get(name, 0.0) for name in names] == pytest.approx(expected, abs=0.02 + one_batch)
+
+
+def planned(method: str, losses: list[float], progress: float) -> Plan:
+    ledger = Ledger(len(losses))
+    values = torch.tensor(losses)
+    ledger.record(torch.arange(len(losses)), values, values < 1, WHOLE, 0)
+    moment = Moment(1, progress, 16, 8, side=32, left=1e6, budget=0.5, kinds=frozenset({"shrunk"}))
+    return Planner(method, ledger).plan(moment, generator(0, 1))
+
+
+def test_what_is_learnt_is_skipped_most_of_the_time_and_counts_for_what_is_skipped() -> None:
+    losses = [0.05] * 2000 + [0.15] * 500  # the mean, 0.07, does not matter
+    made = planned("lean", losses, 0.3)
+    learnt = made.order < 2000
+    assert int((~learnt).sum()) == 500
+    assert int(learnt.sum()) == pytest.approx(0.3 * 2000, rel=0.1)
+    assert made.weight is not None
+    assert made.weight[learnt].tolist() == pytest.approx([1 / 0.3] * int(learnt.sum()))
+    assert bool((made.weight[~learnt] == 1).all())
+    assert planned("lean", losses, 0.9).examples == 2500  # at the end all are trained on
+    assert planned("lean", [0.05] * 40, 0.3).examples > 0
+
+
+def test_what_another_method_chose_or_mixed_is_not_skipped_again() -> None:
+    losses = [0.05] * 2000 + [0.15] * 500
+    easy = sum(loss < 0.07 for loss in losses)
+    assert planned("infobatch + lean", losses, 0.3).examples == pytest.approx(2500 - easy / 2, rel=0.05)
+    assert planned("mixtrain-cutmix[select=all] + lean", losses, 0.3).examples == 2500
+    assert planned("selective-backprop + lean", losses, 0.3).examples == 2500
 
 
 def test_without_a_budget_lean_takes_half() -> None:

@@ -48,6 +48,14 @@ def test_infobatch_by_hand() -> None:
     }
 
 
+def test_infobatch_may_be_told_what_is_easy() -> None:
+    ledger = ledger_of([0.05] * 300 + [0.2] * 100 + [9.0] * 10)
+    made = plan("infobatch[below=0.1]", ledger)
+    assert set(range(300, 410)) <= set(made.order.tolist())
+    assert made.examples == pytest.approx(410 - 150, rel=0.1)
+    assert plan("infobatch[below=10,prune=0.999]", ledger_of([1.0, 1.0])).examples > 0  # never nothing
+
+
 def test_infobatch_is_unbiased_and_keeps_the_published_share() -> None:
     losses = torch.rand(4000, generator=torch.Generator().manual_seed(1))
     ledger = ledger_of(losses.tolist())

@@ -22,6 +22,9 @@ class InfoBatch(Method):
     name: ClassVar[str] = "infobatch"
     former: ClassVar[Mapping[str, Callable[[str], str]]] = {"full": instead_of_ending}
     prune: float = option(0.5, "share dropped of the examples below the mean loss; the paper: 0.5", low=0.0, below=1.0)
+    below: float | None = option(
+        None, "loss below which an example is easy (default: the mean, as in the paper)", above=0.0
+    )
     until: float = option(
         0.875, "share of the run after which all is trained on; the paper: 0.875", above=0.0, high=1.0
     )
@@ -33,8 +36,10 @@ class InfoBatch(Method):
         known = loss.isfinite()
         if not known.any():
             return draft, state
-        easy = known & (loss < loss[known].mean(dtype=torch.float64))
+        easy = known & (loss < (self.below or loss[known].mean(dtype=torch.float64)))
         dropped = easy & (torch.rand(len(loss), generator=rng) < self.prune)
-        kept = ~dropped  # never none: an example at the mean or above is not easy
+        if bool(dropped.all()):
+            return draft, state  # where all are easy; an epoch needs something to train on
+        kept = ~dropped
         weight = torch.where(easy, 1.0 / (1.0 - self.prune), 1.0)[kept]
         return draft.keep(kept).weigh(weight), state
