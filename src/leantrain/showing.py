@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leantrain.batch import Batch
+from leantrain.channels import Channels
 from leantrain.clock import Stopwatch
 from leantrain.errors import LeanError
 from leantrain.eval_mode import eval_mode, trial
@@ -22,6 +23,7 @@ from leantrain.methods import Chain, Offers
 from leantrain.mixing import Composite
 from leantrain.plan import Plan
 from leantrain.ranks import unsynchronised
+from leantrain.slimming import Slim
 from leantrain.split import Split
 
 
@@ -118,6 +120,12 @@ class Presenter:
         """Where the model is split for composites; None where it is not."""
         splits = [kind.split for kind in self._kinds.values() if isinstance(kind, Composite)]
         return splits[0] if splits else None
+
+    @property
+    def channels(self) -> Channels | None:
+        """The channels that a method may remove; None where none does."""
+        slim = self._kinds.get(Slim.name)
+        return slim.channels if isinstance(slim, Slim) else None
 
     def fitted(self, plan: Plan) -> Plan:
         """The plan with the nearest forms that the model takes."""

@@ -25,7 +25,7 @@ from leantrain.mixing import CutMix
 from leantrain.rng import generator
 from leantrain.run.config import TrainConfig
 from leantrain.run.folder import RunFolder
-from leantrain.run.setup import build_model, evaluation_batches, load_images, load_saved, resolve
+from leantrain.run.setup import build_model, evaluation_batches, load_images, load_resized, load_saved, resolve
 from leantrain.split import Split
 
 EXAMPLES = 2000
@@ -154,7 +154,7 @@ def _over_epochs(run: Record, config: TrainConfig, images: ImageSet, studied: St
         return {}
     over = study.OverEpochs()
     for epoch in epochs:
-        studied.model.load_state_dict(run.folder.kept_weights(epoch))
+        load_resized(studied.model, run.folder.kept_weights(epoch), images)
         over.add(epoch, dataclasses.replace(studied))  # a copy, as a study remembers its model's answers
     load_saved(studied.model, run.folder, config, images)
 
