@@ -290,7 +290,7 @@ def test_a_network_that_grows_starts_small_is_pruned_and_ends_within_its_limit(m
     assert shares[0] == pytest.approx(1 / 16, abs=0.03)
     assert shares[0] < shares[1] < shares[2] < shares[3] <= 0.6
     assert shares[4:] == sorted(shares[4:], reverse=True)  # it grows in the first half of the run
-    assert len(removed) == 7 and removed[0] == 10  # of each bundle's first quarter, the half that is zero
+    assert len(removed) == 7 and removed[0] == 14  # of each bundle's first quarter, the half that is zero
 
 
 @pytest.mark.parametrize("method", ["prune-train", GROWING, "mixtrain-cutmix + prune-train", "prune-train + fixres"])
