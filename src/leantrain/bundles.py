@@ -70,8 +70,11 @@ _SAME = {
 }  # fmt: skip
 """Operations that treat every channel by itself and leave it in its place."""
 
-_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm",
-          "miopen_batch_norm", "batch_norm_with_update", "_batch_norm_no_update"}  # fmt: skip
+_NORMS = {
+    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm",
+    "miopen_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update",
+}  # fmt: skip
+"""BatchNorm, by the names that it has on several devices."""
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -93,7 +96,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.depthwise: set[str] = set()
         self.strided: set[str] = set()
         self._names = names
-        self._nodes: dict[str, list[int]] = {}  # by tensor, the node of each dimension
         self._ports: list[tuple[str, int]] = []  # by node, its tensor and dimension
         self._parent: list[_Label] = []
         self._size: list[int] = []
@@ -129,7 +131,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._pointwise([leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)], output)
         given = self._of(args[0]) if args and isinstance(args[0], Tensor) else ()
         if name in _SAME:
-            return given if len(given) == output.ndim else None
+            sizes = zip(args[0].shape, output.shape, given, strict=True)
+            return None if any(label is not None and size != now for size, now, label in sizes) else given
         if name == "cat":
             return self._joined(args[0], args[1] if len(args) > 1 else 0)
         if name in ("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand"):
@@ -137,7 +140,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in ("t", "transpose", "permute"):
             return self._permuted(name, args, given)
         if name in ("mean", "sum", "amax"):
-            return self._reduced(args, kwargs, given, output)
+            return self._reduced(args, given, output)
         if name == "slice":
             dim = args[1] if len(args) > 1 else 0
             if args[0].shape[dim] != output.shape[dim]:
@@ -154,8 +157,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given, (outer, inner, *_) = self._of(inputs), self._of(weight)
         if name is None or transposed:
             return None
-        per_example = output.numel() / output.shape[1]
-        self.positions[name] = self.positions.get(name, 0.0) + per_example
+        self.positions[name] = self.positions.get(name, 0.0) + output.numel() / output.shape[1]
         if groups == 1:
             self._join(given[1], inner)
             self._play(outer, "makes")
@@ -246,9 +248,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         labels[first], labels[second] = labels[second], labels[first]
         return tuple(labels)
 
-    def _reduced(self, args: Any, kwargs: Any, given: _Labels, output: Tensor) -> _Labels:
-        dims = args[1] if len(args) > 1 and args[1] is not None else range(len(given))
-        gone = {dim % len(given) for dim in ([dims] if isinstance(dims, int) else dims)}
+    def _reduced(self, args: Any, given: _Labels, output: Tensor) -> _Labels:
+        dims = args[1] if len(args) > 1 else None
+        gone = {dim % len(given) for dim in ([dims] if isinstance(dims, int) else dims or range(len(given)))}
         for dim in gone:
             self._freeze_label(given[dim])
         if output.ndim == len(given):
@@ -266,7 +268,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return (None,) * tensor.ndim
         labels: _Labels = tuple(self._node(name, dim, size) for dim, size in enumerate(tensor.shape[:2]))
         if tensor.ndim == 3:  # none of the layers that are known has such
-            self.freeze_labels(labels)
+            self._freeze_labels(labels)
         labels += (None,) * (tensor.ndim - 2)
         self._labels[id(tensor)] = labels
         return labels
@@ -277,7 +279,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._size.append(size)
         self._frozen.append(False)
         self._ports.append((name, dim))
-        self._nodes.setdefault(name, []).append(node)
         return _Label(node)
 
     def _root(self, label: _Label) -> _Label:
@@ -288,7 +289,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _join(self, one: _Label | None, other: _Label | None) -> None:
         if one is None or other is None:
-            self.freeze_labels((one, other))
+            self._freeze_labels((one, other))
             return
         one, other = self._root(one), self._root(other)
         if one == other:
@@ -297,7 +298,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             one, other = other, one
         fits = self._size[one.node] * one.inner == self._size[other.node] * other.inner
         if one.node == other.node or one.inner % other.inner or not fits:
-            self.freeze_labels((one, other))
+            self._freeze_labels((one, other))
             return
         self._parent[other.node] = _Label(one.node, one.inner // other.inner)
         self._frozen[one.node] |= self._frozen[other.node]
@@ -311,7 +312,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if label is not None:
             self._frozen[self._root(label).node] = True
 
-    def freeze_labels(self, labels: Iterable[_Label | None]) -> None:
+    def _freeze_labels(self, labels: Iterable[_Label | None]) -> None:
         for label in labels:
             self._freeze_label(label)
 
@@ -319,7 +320,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let the channels of these tensors stay as they are."""
         for leaf in tree_leaves(tree):
             if isinstance(leaf, Tensor):
-                self.freeze_labels(self._of(leaf))
+                self._freeze_labels(self._of(leaf))
 
     def bundles(self, crashing: set[str]) -> tuple[Bundle, ...]:
         """What may be removed: made by some weights and read by others.

@@ -25,7 +25,7 @@ from program import SMALL, run
 SIDE = 16
 
 
-def images(n: int = 48) -> TensorDataset:
+def images(n: int = 24) -> TensorDataset:
     rng = torch.Generator().manual_seed(0)
     labels = torch.arange(n) % 4
     return TensorDataset(torch.randn(n, 3, SIDE, SIDE, generator=rng) + labels.view(-1, 1, 1, 1), labels)
@@ -115,6 +115,36 @@ def test_features_of_a_flattened_map_go_with_their_channel() -> None:
     channels.remove_below(1e-4)
     assert model[3].weight.shape == (3, 3 * 64)
     torch.testing.assert_close(model(example), before)
+
+
+class Odd(nn.Module):
+    """What must keep channels in their place: zeros beside them, a slice of them, a mean over them, a group of them."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.first, self.inside = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 6, 1)
+        self.second = nn.Conv2d(6, 8, 1, groups=2 if what == "groups" else 1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.second(self.inside(x).relu())
+        if self.what == "pad":
+            y = y + F.pad(x, (0, 0, 0, 0, 0, 4))
+        if self.what == "slice":
+            y = torch.cat([y[:, :4] + x, y[:, 4:]], 1)
+        if self.what == "mean":
+            y = y + x.mean(1, keepdim=True)
+        z: Tensor = self.head(y.mean((2, 3)))
+        return z
+
+
+@pytest.mark.parametrize(
+    ("what", "left"), [("plain", {4, 6, 8}), ("groups", {4}), ("pad", {6}), ("slice", {6}), ("mean", {6, 8})]
+)
+def test_channels_that_meet_something_else_stay(what: str, left: set[int]) -> None:
+    assert {one.full for one in Channels(Odd(what), images(2).tensors[0]).bundles} == left
 
 
 def test_a_channel_that_one_layer_of_a_shared_path_needs_stays() -> None:
@@ -232,7 +262,7 @@ def train(lean: leantrain.Lean, optimizer: torch.optim.Optimizer, stop_after: in
     """What an example costs, step by step."""
     costs = list[float]()
     while not lean.finished:
-        for batch in lean.loader(16):
+        for batch in lean.loader(8):
             loss = lean.loss(batch)  # held while the next epoch begins, as in most loops
             loss.backward()
             optimizer.step()
@@ -249,7 +279,7 @@ def test_the_network_gets_smaller_while_it_trains_and_costs_say_so() -> None:
     costs = train(lean, optimizer)
     small = work(lean.model, images(2).tensors[0]) / whole
     assert small < 0.3 and costs == pytest.approx([1.0] * 3 + [small] * 9)
-    assert lean.cost == pytest.approx(16 * sum(costs))
+    assert lean.cost == pytest.approx(8 * sum(costs))
     assert lean.report()["network"] == pytest.approx(small) and lean.report()["channels"] == 0.5
     assert all(state.shape == p.shape for p, held in optimizer.state.items() for state in held.values())
 
