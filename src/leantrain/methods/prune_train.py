@@ -37,12 +37,9 @@ class PruneTrain(Method):
         ),
     )
     penalty: float = option(
-        0.25,
-        "share of the first step's loss that the group lasso makes; the paper has 0.2 to 0.25",
-        above=0.0,
-        below=1.0,
+        0.25, "share of the first step's loss that the group lasso makes; the authors have 0.2", above=0.0, below=1.0
     )
-    every: int = option(1, "epochs between two removals; the paper has 5 of 90, 10 of 182", low=1)
+    every: int = option(1, "epochs between two removals; the authors have 5 of 90 or 10 of 182", low=1)
     threshold: float = option(1e-4, "a channel all of whose weights are smaller is removed", above=0.0)
     grow: bool = option(False, "start small, grow in the first half of the run and prune all along (Yuan et al.)")
     begin: float | None = option(None, "with grow, the share of the channels to begin with; 0.25", above=0.0, below=1.0)
