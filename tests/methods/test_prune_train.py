@@ -321,6 +321,8 @@ def test_a_network_that_grows_starts_small_is_pruned_and_ends_within_its_limit(m
     assert shares[0] < shares[1] < shares[2] < shares[3] <= 0.6
     assert shares[4:] == sorted(shares[4:], reverse=True)  # it grows in the first half of the run
     assert len(removed) == 7 and removed[0] == 14  # of each bundle's first quarter, the half that is zero
+    lean, optimizer = attached("prune-train[grow=true,begin=0.9,most=0.3]")
+    assert 0.2 < max(train(lean, optimizer, stop_after=1)) <= 0.3
 
 
 @pytest.mark.parametrize("method", ["prune-train", GROWING, "mixtrain-cutmix + prune-train", "prune-train + fixres"])

@@ -20,6 +20,12 @@ from leantrain.slimming import LEAST
 GROWING = 0.5
 """The share of the run in which the network grows, where it does."""
 
+PARTS = tuple(number / 20 for number in range(20, 0, -1))
+"""Of what it is to be wide or to grow by, the parts that are tried until one does not cost too much."""
+
+BEGIN, MOST = 0.25, 0.5
+"""The share of the channels that such a network begins with, and what an example may cost in it, if nothing is said."""
+
 
 @register_method
 @dataclass(frozen=True)
@@ -42,8 +48,8 @@ class PruneTrain(Method):
     every: int = option(1, "epochs between two removals; the authors have 5 of 90 or 10 of 182", low=1)
     threshold: float = option(1e-4, "a channel all of whose weights are smaller is removed", above=0.0)
     grow: bool = option(False, "start small, grow in the first half of the run and prune all along (Yuan et al.)")
-    begin: float | None = option(None, "with grow, the share of the channels to begin with; 0.25", above=0.0, below=1.0)
-    most: float | None = option(None, "with grow, what an example may cost at most; 0.5", above=0.0, high=1.0)
+    begin: float | None = option(None, f"with grow, the share of channels to begin with; {BEGIN}", above=0.0, below=1.0)
+    most: float | None = option(None, f"with grow, what an example may cost at most; {MOST}", above=0.0, high=1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +77,7 @@ class PruneTrain(Method):
         rng: torch.Generator,
     ) -> State:
         if state["widths"] is None and self.grow:
-            begin = 0.25 if self.begin is None else self.begin
-            channels.resize({one.name: max(one.least, round(begin * one.full)) for one in channels.bundles}, optimizer)
+            channels.resize(self._first(channels), optimizer)
         elif state["widths"] is not None and moment.epoch % self.every == 0:
             channels.remove_below(self.threshold, optimizer)
             if self.grow and moment.progress < GROWING:
@@ -85,20 +90,26 @@ class PruneTrain(Method):
     def report(self, state: State, ledger: Ledger, plan: Plan) -> dict[str, Any]:
         return {name: state[name] for name in ("network", "channels")}
 
+    def _first(self, channels: Channels) -> dict[str, int]:
+        """The widths to begin with, in proportion; fewer where an example would cost too much."""
+
+        def at(share: float) -> dict[str, int]:
+            return {one.name: max(one.least, round(share * one.full)) for one in channels.bundles}
+
+        return self._affordable(channels, [at(part * (self.begin or BEGIN)) for part in PARTS], at(0.0))
+
     def _wider(self, channels: Channels, moment: Moment) -> dict[str, int]:
         """All bundles wider by one share of their full width, as far as the cost allows.
 
         As much a time as takes a network that loses nothing from its beginning to its full width while it grows.
         """
-        begin = 0.25 if self.begin is None else self.begin
-        most = 0.5 if self.most is None else self.most
-        now, step = channels.widths, (1.0 - begin) * self.every / (GROWING * moment.epochs)
+        now, step = channels.widths, (1.0 - (self.begin or BEGIN)) * self.every / (GROWING * moment.epochs)
 
         def by(share: float) -> dict[str, int]:
-            return {
-                one.name: max(now[one.name], min(one.full, round(now[one.name] + share * one.full)))
-                for one in channels.bundles
-            }
+            return {one.name: min(one.full, round(now[one.name] + share * one.full)) for one in channels.bundles}
 
-        steps = [number / 20 * min(1.0, step) for number in range(20, 0, -1)]
-        return next((by(share) for share in steps if channels.share_with(by(share)) <= most), now)
+        return self._affordable(channels, [by(part * min(1.0, step)) for part in PARTS], now)
+
+    def _affordable(self, channels: Channels, some: list[dict[str, int]], least: dict[str, int]) -> dict[str, int]:
+        """The first of some widths with which an example costs no more than it may."""
+        return next((widths for widths in some if channels.share_with(widths) <= (self.most or MOST)), least)
