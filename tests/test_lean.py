@@ -125,7 +125,8 @@ def test_the_length_is_that_of_the_epoch_that_follows_however_often_it_is_asked(
 
 NEEDS_SCORES = {"el2n", "grand", "prune", "diet-random", "diet-sb"}
 NEEDS_ITS_MODEL = {"token-dropping", "stochastic-depth"}
-WITHOUT_SCORES = sorted(set(METHODS) - NEEDS_SCORES - NEEDS_ITS_MODEL)
+NEEDS_ITS_OPTIMISER = {"prune-train"}
+WITHOUT_SCORES = sorted(set(METHODS) - NEEDS_SCORES - NEEDS_ITS_MODEL - NEEDS_ITS_OPTIMISER)
 
 
 @pytest.mark.parametrize("name", WITHOUT_SCORES)

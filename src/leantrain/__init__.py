@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from leantrain.methods import Plain as Plain
     from leantrain.methods import ProgressiveResizing as ProgressiveResizing
     from leantrain.methods import Prune as Prune
+    from leantrain.methods import PruneTrain as PruneTrain
     from leantrain.methods import RandomBackprop as RandomBackprop
     from leantrain.methods import SelectiveBackprop as SelectiveBackprop
     from leantrain.methods import StochasticDepth as StochasticDepth
@@ -95,6 +96,7 @@ _HOMES = {
     "Plan": "plan",
     "ProgressiveResizing": "methods",
     "Prune": "methods",
+    "PruneTrain": "methods",
     "RS2": "methods",
     "RandomBackprop": "methods",
     "SGD": "methods",

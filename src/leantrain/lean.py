@@ -33,6 +33,7 @@ from leantrain.methods import (
     Learns,
     Method,
     Moment,
+    Reshapes,
     ScoreRequest,
     Seen,
     Selects,
@@ -59,6 +60,7 @@ from leantrain.scoring.given import GivenScores
 from leantrain.scoring.scores import Scores
 from leantrain.scoring.scores import load as load_scores
 from leantrain.showing import Presenter
+from leantrain.slimming import Slim
 from leantrain.split import Split
 from leantrain.thinning import gather
 
@@ -131,6 +133,7 @@ class Lean:
         example: a small batch of inputs as the model sees them, to find the split point or the sizes it takes with; by
             default the first two examples of the data set. Give it where inputs are transformed after loading.
         split_layer: the layer that makes the last feature map, where a model's split point is not found by itself.
+        optimizer: for a method that removes channels from the model, which the optimiser's momentum loses with them.
     """
 
     def __init__(
@@ -150,6 +153,7 @@ class Lean:
         prepare: Prepare | None = None,
         example: Tensor | None = None,
         split_layer: str | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         check_type("model", model, nn.Module, "an nn.Module")
         check_type("method", method, Method | str | None, "a method or its text, such as 'infobatch'")
@@ -162,6 +166,7 @@ class Lean:
         for name, key in {"inputs": inputs, "targets": targets}.items():
             check_type(name, key, str | int | None, "a key of a batch")
         check_type("split_layer", split_layer, str | None, "a layer's name")
+        check_type("optimizer", optimizer, torch.optim.Optimizer | None, "an optimiser of torch's")
         check_dataset(dataset)
         if not 1 <= epochs <= MOST_EPOCHS:
             raise LeanError(f"epochs is {epochs}, but must be a whole number from 1 to {MOST_EPOCHS}.")
@@ -217,6 +222,13 @@ class Lean:
         self._dataset = PlannedDataset(dataset, collate, (0, 1), own_rank(), world_size(), seed)
         self._dataset.find_keys(inputs, targets)
         selects = bool(self._chain.having(Selects))
+        self.optimizer = optimizer
+        """The loop's optimiser, where it was given."""
+        if self._chain.having(Reshapes) and optimizer is None:
+            raise LeanError(
+                f"{self.method} removes channels from the model, and the optimiser's momentum must lose the same; give "
+                "it as attach(optimizer=…)."
+            )
         self._read_score_files()
         self._presenter = Presenter(
             model,
@@ -227,6 +239,8 @@ class Lean:
             self.seed,
             self.clock,
         )
+        if optimizer is not None and self._chain.having(Reshapes):
+            optimizer.register_step_post_hook(self._shrink)
         self._head = find_linear_head(model, self._example(model) if example is None else example) if selects else None
         if self.note is not None:
             warnings.warn(self.note, LeanWarning, stacklevel=2)
@@ -490,6 +504,7 @@ class Lean:
             self.epoch + 1, start, self.epochs, batch_size, shown.side, left, budget=self.budget, kinds=shown.granted
         )
         self._agree()
+        self._reshape(moment)
         rng = generator(self.seed, "plan", moment.epoch)
         selection = functools.partial(self.clock.measure, "selection", torch.device("cpu"))
         measure = functools.partial(self._measure, moment=moment)
@@ -498,6 +513,8 @@ class Lean:
         draft, self._states = self._chain.draft_all(
             self._states, self.ledger, moment, rng, measure, selection, look if worth else None
         )
+        if shown.channels is not None:  # also after the method's `until`: what is removed stays so
+            draft = draft.show(Slim.name, shown.channels.share)
         left = math.inf if self._total_cost is None else self._total_cost - self.cost
         with selection():
             # Fitted before the cost is asked for, which follows from the sizes really shown.
@@ -513,6 +530,30 @@ class Lean:
         self._plan, self._done, self._leftover, self._span = plan, 0, None, (start, end)
         self._done_cost, self._done_examples, self._done_steps = 0.0, 0, 0
         return plan
+
+    def _reshape(self, moment: Moment) -> None:
+        """Let a method take channels out of the model, or put some in."""
+        for place, method in self._chain.having(Reshapes):
+            if self._chain.methods[place].active(moment):
+                channels, optimizer = self._presenter.channels, self.optimizer
+                assert channels is not None and optimizer is not None
+                rng = generator(self.seed, "reshape", moment.epoch)
+                self._states[place] = method.reshape(self._states[place], channels, optimizer, moment, rng)
+
+    def _shrink(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """After a step of the optimiser, the lasso's part of it, in the epochs of the method that has one."""
+        moment = Moment(self.epoch, self._span[0], self.epochs, self._planned_for)
+        for place, _ in self._chain.having(Reshapes):
+            coefficient, channels = self._states[place]["coefficient"], self._presenter.channels
+            if coefficient is not None and channels is not None and self._chain.methods[place].active(moment):
+                channels.shrink(coefficient, optimizer)
+
+    def _weigh_lasso(self, loss: Tensor, batch: Batch) -> None:
+        """Fix what the lasso counts, by the loss of the run's first step; once, as it waits for the device."""
+        for place, method in self._chain.having(Reshapes):
+            if self._states[place]["coefficient"] is None and (channels := self._presenter.channels) is not None:
+                whole = float(loss.detach()) * batch.total * batch.form.constituents / len(batch)  # of one part
+                self._update(place, {"coefficient": method.coefficient(whole, channels.lasso())})
 
     def _check_model(self) -> None:
         """What several processes need of the model, once it is wrapped and before the first batch."""
@@ -759,7 +800,9 @@ class Lean:
         losses = self._minimised(logits, answer, batch)
         for other in answer.auxiliary:
             losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(other, answer, batch)
-        return losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
+        loss = losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
+        self._weigh_lasso(loss, batch)
+        return loss
 
     @property
     def last(self) -> Last:
@@ -878,6 +921,13 @@ class Lean:
         self._planned_for = state["planned_for"]
         self._reported = None if state["reported"] is None else (state["reported"][0], state["reported"][1])
         self._resumed = True
+        self._restore_channels()
+
+    def _restore_channels(self) -> None:
+        """Give the model the widths that it had, so that the weights which were saved then fit."""
+        for place, _ in self._chain.having(Reshapes):
+            if (widths := self._states[place]["widths"]) is not None and self._presenter.channels is not None:
+                self._presenter.channels.resize(widths, self.optimizer)
 
     def save_with(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimiser's own state hold the run's, for a script that saves and loads the optimiser anyway.

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leantrain.batch import Batch
+from leantrain.channels import Channels
 from leantrain.clock import Stopwatch
 from leantrain.errors import LeanError
 from leantrain.eval_mode import eval_mode, trial
@@ -22,6 +23,7 @@ from leantrain.methods import Chain, Offers
 from leantrain.mixing import Composite
 from leantrain.plan import Plan
 from leantrain.ranks import unsynchronised
+from leantrain.slimming import Slim
 from leantrain.split import Split
 
 
@@ -123,6 +125,12 @@ class Presenter:
     def leaves_out(self) -> bool:
         """Whether some batches leave parameters of the model without a gradient."""
         return any(kind.leaves_out for kind in self._kinds.values())
+
+    @property
+    def channels(self) -> Channels | None:
+        """The channels that a method may remove; None where none does."""
+        slim = self._kinds.get(Slim.name)
+        return slim.channels if isinstance(slim, Slim) else None
 
     def fitted(self, plan: Plan) -> Plan:
         """The plan with the nearest forms that the model takes."""

@@ -33,10 +33,9 @@ class Tuned(FormKind):
 
     def __init__(self, attached: Attached) -> None:
         super().__init__(attached)
-        model = unwrapped(attached.model)
-        tuned = [find_head(attached.model, attached.example), *(m for m in model.modules() if isinstance(m, NORMS))]
-        learning = {id(p) for layer in tuned for p in layer.parameters()}
-        self._fixed = [p for p in model.parameters() if p.requires_grad and id(p) not in learning]
+        self._model = unwrapped(attached.model)
+        norms = (module for module in self._model.modules() if isinstance(module, NORMS))
+        self._tuned = [find_head(attached.model, attached.example), *norms]
 
     @classmethod
     def size(cls, value: float) -> float:
@@ -52,10 +51,13 @@ class Tuned(FormKind):
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
-        for parameter in self._fixed:
+        # Asked for every time: a method that removes channels puts other parameters in their place.
+        learning = {id(parameter) for layer in self._tuned for parameter in layer.parameters()}
+        fixed = [p for p in self._model.parameters() if p.requires_grad and id(p) not in learning]
+        for parameter in fixed:
             parameter.requires_grad_(False)
         try:
             yield
         finally:
-            for parameter in self._fixed:
+            for parameter in fixed:
                 parameter.requires_grad_(True)

@@ -55,11 +55,12 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Patches of four pixels as tokens, without positions, so that it takes any size."""
+    """Patches of four pixels as tokens, without positions, so that it takes any size; after a convolution or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, stem: bool = False) -> None:
         super().__init__()
-        self.embed = nn.Conv2d(1, 8, 4, 4)
+        patches = nn.Conv2d(5 if stem else 1, 8, 4, 4)
+        self.embed = nn.Sequential(nn.Conv2d(1, 5, 3, 1, 1), nn.ReLU(), patches) if stem else patches
         self.blocks = nn.Sequential(Block(), Block())
         self.head = nn.Linear(8, 4)
 
@@ -72,7 +73,7 @@ def network(method: str = "") -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         if "token-dropping" in method:
-            return Transformer()
+            return Transformer(stem="prune-train" in method)
         if "stochastic-depth" in method:
             return SmallResNet(1, classes=4, channels=1, width=4, dropout=0.0)
         body = [nn.Conv2d(1, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, 1, 1), nn.ReLU()]
@@ -88,15 +89,16 @@ def scored(data: TensorDataset) -> Scores:
 def attached(
     method: str, epochs: int = 6, budget: float | None = None, n: int = 64, seed: int = 1, side: int = SIDE
 ) -> leantrain.Lean:
-    data = images(n, side)
-    lean = leantrain.attach(network(method), data, method, epochs=epochs, budget=budget, seed=seed)
+    data, model = images(n, side), network(method)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    lean = leantrain.attach(model, data, method, epochs=epochs, budget=budget, seed=seed, optimizer=optimizer)
     while lean.score_request is not None:
         lean.use_scores(scored(data))
     return lean
 
 
 def train(lean: leantrain.Lean, epochs: int | None = None, stop_after: int | None = None) -> None:
-    optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.05)
+    optimizer = lean.optimizer or torch.optim.SGD(lean.model.parameters(), lr=0.05)
     steps = 0
     while not lean.finished and (epochs is None or lean.epoch < epochs):
         for batch in lean.loader(16):
@@ -485,6 +487,7 @@ OPTIONS = {
     "fixres": ["", "tune=0.5"],
     "facility-location": ["", "keep=0.1"],
     "oracle-skip": [""],
+    "prune-train": ["", "grow=true"],
 }
 
 
@@ -589,8 +592,15 @@ def reloaded(planner: Planner, method: Chain, n: int, seed: int) -> Planner:
 # -- all pairs ---------------------------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[2] / "docs" / "combining.md"
-WITH = {"prune": "prune[by=loss]", "input-scaling": "input-scaling[size=12]"}
-REASONS = {"both mix": "a", "both decide": "b", "decides inside": "c", "works on single": "d", "parts of single": "e"}
+WITH = {
+    "prune": "prune[by=loss]",
+    "input-scaling": "input-scaling[size=12]",
+    "prune-train": "prune-train[threshold=0.2]",
+}
+REASONS = {
+    "both mix": "a", "both decide": "b", "decides inside": "c", "works on single": "d", "parts of single": "e",
+    "both remove": "f",
+}  # fmt: skip
 """The letter under which docs/combining.md explains a refusal, by the words in it."""
 
 

@@ -59,6 +59,9 @@ CHAINS = [
     "selective-backprop + lean",
     "mixtrain-cutmix + lean",
     "selective-backprop[per_batch=true]",
+    "prune-train[threshold=0.5]",
+    "prune-train[grow=true,threshold=0.3]",
+    "infobatch + prune-train[threshold=0.5] + progressive-resizing",
 ]
 
 

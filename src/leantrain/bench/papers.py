@@ -327,6 +327,7 @@ TABLES: dict[str, Table] = {
                         Row("mini-batch skipping, 30 % (000 Fig. 11A)", "minibatch-skip[skip=0.3]"),
                         Row("input size scaling, 1.4x (000 Fig. 11A)", "input-scaling"),
                     ),
+                    "PruneTrain's settings are for far more steps than the scale cpu has; Yuan et al. decide by masks",
                 ),
             ),
             ERROR_AND_SPEED,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
 from leantrain.data import Augment, ImageSet
 from leantrain.errors import LeanError
@@ -25,7 +25,7 @@ from leantrain.mixing import CutMix
 from leantrain.rng import generator
 from leantrain.run.config import TrainConfig
 from leantrain.run.folder import RunFolder
-from leantrain.run.setup import build_model, evaluation_batches, load_images, load_saved, resolve
+from leantrain.run.setup import build_model, evaluation_batches, load_images, load_resized, load_saved, resolve
 from leantrain.split import Split
 
 EXAMPLES = 2000
@@ -154,9 +154,14 @@ def _over_epochs(run: Record, config: TrainConfig, images: ImageSet, studied: St
         return {}
     over = study.OverEpochs()
     for epoch in epochs:
-        studied.model.load_state_dict(run.folder.kept_weights(epoch))
-        over.add(epoch, dataclasses.replace(studied))  # a copy, as a study remembers its model's answers
-    load_saved(studied.model, run.folder, config, images)
+        # A model of its own: a study remembers its model's answers, and another epoch's may have had other channels.
+        model = build_model(config, images, fresh=False)
+        load_resized(model, run.folder.kept_weights(epoch), images)
+        model = model.to(config.device).eval()
+        split = (
+            None if studied.split is None else Split(model, _example(studied.augment, studied.pixels, studied.device))
+        )
+        over.add(epoch, dataclasses.replace(studied, model=model, split=split))
 
     asked = "Each point: the weights kept after an epoch, mean over random pairings of the same training examples."
     return {
@@ -210,11 +215,15 @@ def _study(
     augment = Augment(images, config.seed, device)
     split: Split | None = None
     try:
-        split = Split(model, augment.evaluate(pixels[:2].to(device)))
+        split = Split(model, _example(augment, pixels, device))
     except LeanError as refused:
         note(f"what needs split propagation is left out: {refused}")
     patch = str(getattr(run.mixtrain[1], "patch", "half")) if run.mixtrain else "half"
     return Study(model, split, augment, images, pixels, index, device, pairings, seed, patch)
+
+
+def _example(augment: Augment, pixels: Tensor, device: torch.device) -> Tensor:
+    return augment.evaluate(pixels[:2].to(device))
 
 
 def _model(run: Record, config: TrainConfig, images: ImageSet) -> nn.Module:

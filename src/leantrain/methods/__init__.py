@@ -17,6 +17,7 @@ from leantrain.methods.base import (
     Offers,
     Panel,
     Reason,
+    Reshapes,
     ScoreRequest,
     ScoresGiven,
     Seen,
@@ -46,6 +47,7 @@ from leantrain.methods.coreset import Coreset, FacilityLocation, Glister, GraNdC
 from leantrain.methods.minibatch_skip import MinibatchSkip
 from leantrain.methods.early_termination import EarlyTermination
 from leantrain.methods.stochastic_depth import StochasticDepth
+from leantrain.methods.prune_train import PruneTrain
 from leantrain.methods.oracle_skip import OracleSkip
 from leantrain.methods.chain import Chain, Preset, as_method, chain, choose_method, parse_method, parts_of, preset
 
@@ -91,9 +93,11 @@ __all__ = [
     "Preset",
     "ProgressiveResizing",
     "Prune",
+    "PruneTrain",
     "Pruning",
     "RandomBackprop",
     "Reason",
+    "Reshapes",
     "ScoreRequest",
     "ScoresGiven",
     "Seen",

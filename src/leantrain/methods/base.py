@@ -22,6 +22,7 @@ from leantrain.plan import Plan
 from leantrain.registry import Registry
 
 if TYPE_CHECKING:
+    from leantrain.channels import Channels
     from leantrain.methods.chain import Chain
 
 State = dict[str, Any]
@@ -320,3 +321,24 @@ class NeedsScores(Protocol):
         self, state: State, ledger: Ledger, scores: Tensor, targets: Tensor, given: ScoresGiven
     ) -> tuple[State, dict[str, Any]]:
         """The state with the scores used, one per example, and what came of it in a few plain values."""
+
+
+@runtime_checkable
+class Reshapes(Protocol):
+    """Takes channels out of the model between epochs, or puts some in, and has a group lasso drive them to zero."""
+
+    def reshape(
+        self,
+        state: State,
+        channels: Channels,
+        optimizer: torch.optim.Optimizer,
+        moment: Moment,
+        rng: torch.Generator,
+    ) -> State:
+        """Change the model's channels before an epoch, and the optimiser's state with them; the state after that.
+
+        The entry `widths` of the state is how many channels each bundle has since then, for a run that is resumed.
+        """
+
+    def coefficient(self, loss: float, lasso: float) -> float:
+        """What the lasso counts in the loss, from the values of both in the run's first step."""

@@ -29,6 +29,7 @@ from leantrain.methods.base import (
     NeedsLosses,
     NeedsScores,
     Offers,
+    Reshapes,
     Selects,
     Shows,
     State,
@@ -349,6 +350,8 @@ def refusal(first: Method, second: Method) -> str | None:
         return "both mix examples into composites, and a composite has one mixer; use one of them"
     if all(thinning):
         return "both decide inside the epoch what is trained on; use one of them"
+    if all(isinstance(method, Reshapes) for method in (first, second)):
+        return "both remove channels of the model; use one of them"
     if any(mixing) and any(thinning):
         mixer, thinner = names[mixing.index(True)], names[thinning.index(True)]
         return (

@@ -106,6 +106,7 @@ class Run:
                 label_smoothing=config.label_smoothing,
                 prepare=self.augment,
                 example=self._example_inputs(),
+                optimizer=self._optimizer,
             )
         if chain(self.lean.method).wanted_accuracy is not None and images.evaluated_on != "validation":
             raise LeanError(
@@ -489,6 +490,7 @@ class Run:
     def _go_on_from(self, saved: dict[str, Any]) -> None:
         assert self.folder is not None
         self._check_identity(saved["identity"])
+        self.lean.load_state_dict(saved["lean"])  # before the weights, as they may be of fewer channels
         try:
             self.module.load_state_dict(saved["model"])
             self._optimizer.load_state_dict(saved["optimizer"])
@@ -498,7 +500,6 @@ class Run:
                 f"({str(error).splitlines()[0].rstrip(':')}); choose another --out."
             ) from None
         self.fabric.strategy.precision.load_state_dict(saved["scaler"])
-        self.lean.load_state_dict(saved["lean"])
         self.steps, self._timing = saved["steps"], saved["timing"]
         known = [saved["generators"], *saved["other_generators"]]
         if self.rank < len(known):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leantrain import data
 from leantrain.batch import Batch
+from leantrain.channels import Channels
 from leantrain.data import FileImages, Images, ImageSet
 from leantrain.data.policies import PolicyImages
 from leantrain.errors import LeanError
@@ -149,14 +151,29 @@ def build_model(config: TrainConfig, images: ImageSet, *, fresh: bool = True) ->
 
 
 def load_saved(model: nn.Module, folder: RunFolder, config: TrainConfig, images: ImageSet) -> None:
-    """Give a model the weights that a run saved; refused where they do not fit."""
+    """Give a model the weights that a run saved, which may have removed channels; refused where they do not fit."""
     try:
-        model.load_state_dict(folder.weights())
+        load_resized(model, folder.weights(), images)
     except RuntimeError as error:
         raise LeanError(
             f"the weights in '{folder}' do not fit {config.model} with {len(images.classes)} classes of "
             f"{config.data} ({str(error).splitlines()[0].rstrip(':')}); use the data that it was trained on."
         ) from None
+
+
+def load_resized(model: nn.Module, weights: dict[str, Tensor], images: ImageSet) -> None:
+    """Load weights of a model that may have lost channels since it was built; their shapes say which widths it has.
+
+    Raises:
+        RuntimeError: it is no matter of channels that they differ.
+    """
+    now = model.state_dict()
+    if any(name in now and now[name].shape != tensor.shape for name, tensor in weights.items()):
+        like = next(model.parameters())
+        example = torch.zeros(2, images.channels, images.image_size, images.image_size).to(like)
+        with contextlib.suppress(LeanError):  # then loading says what does not fit
+            Channels(model, example).resize_like(weights)
+    model.load_state_dict(weights)
 
 
 def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
