@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import re
@@ -23,7 +24,7 @@ from leantrain.compare.table import comparison_cells, comparison_table
 from leantrain.errors import LeanError
 from leantrain.methods import parse_method
 from leantrain.report import embed, write_report
-from leantrain.report.collect import COMPARISON_COLUMNS, command
+from leantrain.report.collect import COMPARISON_COLUMNS, collect, command
 from leantrain.report.past import evenly, treatments
 from leantrain.report.pictures import outlined, sheet
 from leantrain.run.config import TrainConfig, from_mapping, read_yaml
@@ -450,3 +451,13 @@ def test_every_treatment_has_a_letter_and_words_of_its_own(method: str) -> None:
     possible = treatments(parse_method(method))
     assert len({one.letter for one in possible}) == len({one.label for one in possible}) == len(possible)
     assert any("region 3" in one.label for one in possible) == ("mixtrain" in method)
+
+
+def test_a_result_that_has_lost_any_of_its_fields_is_shown_or_refused(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(next((compared / "runs").glob("*/seed-*")), tmp_path / "run")
+    file = tmp_path / "run" / "result.json"
+    whole = json.loads(file.read_text())
+    for lost in whole:
+        file.write_text(json.dumps({name: value for name, value in whole.items() if name != lost}))
+        with contextlib.suppress(LeanError):
+            collect([tmp_path / "run"])

@@ -81,6 +81,10 @@ def test_settings_in_a_file_beyond_all_measure(text: str, words: str, tmp_path: 
     assert not (tmp_path / "o").exists()
 
 
+def test_half_a_character_is_no_name() -> None:
+    assert "has a character that cannot be written" in refused("train", *SMALL, "--epochs", 1, "--out", "\ud800")
+
+
 @pytest.mark.parametrize("flag", ["--seeds", "--jobs", "--margin"])
 def test_comparisons_without_end_are_refused(flag: str, tmp_path: Path) -> None:
     assert f"{flag} is " in refused("compare", *SMALL, flag, HUGE, "--out", tmp_path / "o")

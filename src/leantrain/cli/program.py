@@ -48,6 +48,8 @@ def run(argv: list[str] | None) -> int:
         if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         return _refuse("there is not enough memory; try a smaller --batch-size, --width, --image-size or --model.")
+    except UnicodeEncodeError as error:  # half of a character, which no file's name can hold
+        return _refuse(f"{error.object!r} has a character that cannot be written; choose another name.")
     except OSError as error:
         if error.filename is None:
             raise

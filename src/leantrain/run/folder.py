@@ -39,7 +39,8 @@ ROW: dict[str, Kinds] = {
 RESULT: dict[str, Kinds] = {
     "method": _TEXT, "data": _TEXT, "model": _TEXT, "evaluated_on": _TEXT, "class_accuracy": (dict,),
     "test_accuracy": _NUMBER, "best_test_accuracy": _NUMBER, "test_loss": _NUMBER, "macro_f1": _NUMBER,
-    "worst_class_accuracy": _NUMBER, "calibration_error": _NUMBER, "test_examples": _COUNT, "epochs": _COUNT,
+    "worst_class_accuracy": _NUMBER, "calibration_error": _NUMBER, "test_examples": _COUNT, "train_examples": _COUNT,
+    "epochs": _COUNT,
     "planned_epochs": _COUNT, "cost": _NUMBER, "cost_epochs": _NUMBER, "train_seconds": _NUMBER,
     "peak_memory_mb": _OPEN, "scores": (dict, NoneType), "note": (str, NoneType),
 }  # fmt: skip
