@@ -71,24 +71,33 @@ def names() -> list[str]:
     return [name + (SHORT if name in pruning else "[every=2]" if name in often else "") for name in METHODS]
 
 
+def cut(run: Run) -> None:
+    """Train until its display stops it."""
+    assert isinstance(run.display, StopAfter)
+    run.display.run = run
+    with pytest.raises(Interrupted):
+        run.train()
+
+
 @pytest.mark.parametrize("method", [*names(), *CHAINS])
 def test_a_cut_run_goes_on_bit_for_bit(method: str, tmp_path: Path) -> None:
     whole = make_run(tmp_path / "whole", method, examples=120)
     whole.write_config()
     whole.train()
-    for cut_at in (2, whole.steps - 1):
-        out = tmp_path / f"cut{cut_at}"
-        display = StopAfter(cut_at)
-        display.run = make_run(out, method, display, examples=120)
-        display.run.write_config()
-        with pytest.raises(Interrupted):
-            display.run.train()
-        resumed = make_run(out, method, examples=120)
-        assert resumed.load_checkpoint()
-        assert resumed.steps == cut_at
-        resumed.train()
-        same_run(tmp_path / "whole", out)
-        assert resumed.lean.cost == pytest.approx(whole.lean.cost)
+    out = tmp_path / "cut"
+    first = make_run(out, method, StopAfter(2), examples=120)
+    first.write_config()
+    cut(first)
+    again = make_run(out, method, StopAfter(whole.steps - 3), examples=120)
+    assert again.load_checkpoint()
+    assert again.steps == 2
+    cut(again)
+    resumed = make_run(out, method, examples=120)
+    assert resumed.load_checkpoint()
+    assert resumed.steps == whole.steps - 1
+    resumed.train()
+    same_run(tmp_path / "whole", out)
+    assert resumed.lean.cost == pytest.approx(whole.lean.cost)
 
 
 def test_scores_made_before_a_cut_are_not_made_again(tmp_path: Path) -> None:
