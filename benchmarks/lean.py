@@ -36,7 +36,7 @@ from leantrain.draft import Draft
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods import Moment, State
-from leantrain.methods.lean import LEARNT, LeanMethod, ways
+from leantrain.methods.lean import LeanMethod, skip_learnt, ways
 
 
 class Study(NamedTuple):
@@ -124,8 +124,7 @@ class ShuffledSizes(leantrain.Method):
     def draft(
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
-        if LEARNT.active(moment):
-            draft, _ = LEARNT.draft(draft, {}, ledger, moment, rng)
+        draft = skip_learnt(draft, ledger, moment, rng)
         growth = ways(moment.side, moment.budget or 1.0)[0]
         order = torch.randperm(len(draft), generator=rng)
         counts = [round(len(draft) * count / growth.passes) for count in growth.passes_each[:-1]]

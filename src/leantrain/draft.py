@@ -111,6 +111,16 @@ class Draft:
             ]
         )
 
+    def skip(self, mask: Tensor, share: float, rng: torch.Generator) -> Draft:
+        """Without a random share of the examples that the mask says; the rest of them count for these too.
+
+        So the expected gradient stays that of all. Where nothing would be left, everything stays.
+        """
+        kept = ~(mask & (torch.rand(len(mask), generator=rng) < share))
+        if not bool(kept.any()):
+            return self
+        return self.keep(kept).weigh(torch.where(mask, 1.0 / (1.0 - share), 1.0)[kept])
+
     def show(self, name: str, value: float) -> Draft:
         """All of it in that kind of form too, for example `show("shrunk", 0.5)`."""
         if value == 1:

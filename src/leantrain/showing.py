@@ -81,7 +81,9 @@ class Presenter:
                 refused = refused or error
         self.granted = frozenset(name for form in offer for name, _ in form.parts)
         if not self.granted and (offering := [str(one) for _, one in method.having(Offers)]):
-            self.note = f"{' + '.join(offering)} shows no example smaller, but trains fewer epochs: {refused}"
+            self.note = (
+                f"{' + '.join(offering)} shows no example smaller, so its budget pays for fewer passes: {refused}"
+            )
         elif self.split is not None:
             self.note = self.split.warning()
 

@@ -180,19 +180,19 @@ def test_a_transformer_of_one_size_drops_tokens() -> None:
     assert set(train(leantrain.attach(vit(dynamic=True), images(), epochs=8, budget=0.5))) >= {"shrunk 0.5"}
 
 
-def test_images_that_are_small_already_train_plain_epochs() -> None:
+def test_images_that_are_small_already_are_shown_whole() -> None:
     tiny = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
     with pytest.warns(LeanWarning, match="images of 16 pixels are too small"):
         lean = leantrain.attach(tiny, images(32, 16), epochs=4, budget=0.5)
     assert train(lean) == {"whole": pytest.approx(1.0)}
 
 
-def test_what_takes_neither_trains_plain_epochs_and_says_so() -> None:
+def test_what_takes_neither_is_shown_whole_and_told_so() -> None:
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    with pytest.warns(LeanWarning, match="lean shows no example smaller, but trains fewer epochs: .*16×16"):
+    with pytest.warns(LeanWarning, match="lean shows no example smaller, so its budget pays for fewer passes: .*16×16"):
         lean = leantrain.attach(flat, images(), epochs=8, budget=0.5)
     assert train(lean) == {"whole": pytest.approx(1.0)}
-    assert lean.epoch == 3 and lean.cost_share == pytest.approx(0.5)
+    assert 3 <= lean.epoch < 7 and lean.cost_share == pytest.approx(0.5)
 
 
 # -- dropping tokens ---------------------------------------------------------------------------------------------------

@@ -37,9 +37,4 @@ class InfoBatch(Method):
         if not known.any():
             return draft, state
         easy = known & (loss < (self.below or loss[known].mean(dtype=torch.float64)))
-        dropped = easy & (torch.rand(len(loss), generator=rng) < self.prune)
-        if bool(dropped.all()):
-            return draft, state  # where all are easy; an epoch needs something to train on
-        kept = ~dropped
-        weight = torch.where(easy, 1.0 / (1.0 - self.prune), 1.0)[kept]
-        return draft.keep(kept).weigh(weight), state
+        return draft.skip(easy, self.prune, rng), state

@@ -12,7 +12,6 @@ from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods.base import Method, Moment, State, register_method
 from leantrain.methods.growing import Growth
-from leantrain.methods.infobatch import InfoBatch
 from leantrain.shrinking import Shrunk
 from leantrain.tokens import Tokens
 
@@ -23,10 +22,11 @@ SMALLEST, STEP = 16, 8
 """Pixels: the smallest side shown, and what sides are multiples of. Below, images of 28 pixels lost too much."""
 
 
-LEARNT = InfoBatch(prune=0.7, below=0.1)
-"""What is skipped at random: examples whose class the model gives 90 %, the others counting for them; not at the end.
+LEARNT, SKIPPED, ENDING = 0.1, 0.7, 0.125
+"""The loss below which an example is learnt, as the model gives its class 90 %; the share of such examples that is
+skipped; and the share of the run, at its end, in which nothing is.
 
-Such examples have next to no gradient, and how many there are depends on the data. By the mean loss, as in the paper,
+Such examples have next to no gradient, and how many there are depends on the data. By the mean loss, as in InfoBatch,
 more than half of all examples are easy on every set, and one that was far from learnt lost accuracy.
 """
 
@@ -39,7 +39,7 @@ class LeanMethod(Method):
     Small examples are cheap, so that half the cost pays for about as many passes over the data as full training makes.
     A smaller budget spends more of itself on them. What is learnt is skipped most of the time, which pays for more
     passes. Where a model takes one size only, it drops tokens; where it does
-    not take that either, it trains plain epochs, fewer of them.
+    not take that either, it shows all whole, and the budget pays for fewer passes.
     """
 
     name: ClassVar[str] = "lean"
@@ -57,10 +57,18 @@ class LeanMethod(Method):
         self, draft: Draft, state: State, ledger: Ledger, moment: Moment, rng: torch.Generator
     ) -> tuple[Draft, State]:
         budget = moment.budget or 1.0
-        if draft.is_untouched and LEARNT.active(moment):
-            draft, _ = LEARNT.draft(draft, {}, ledger, moment, rng)
+        if draft.is_untouched:
+            draft = skip_learnt(draft, ledger, moment, rng)
         way = next((way for way in ways(moment.side, budget) if way.name in moment.kinds), None)
         return (draft if way is None else way.show(draft, moment)), state
+
+
+def skip_learnt(draft: Draft, ledger: Ledger, moment: Moment, rng: torch.Generator) -> Draft:
+    """Fewer of the examples that are learnt, unless the epoch reaches into the end of the run."""
+    loss = ledger["loss"].cpu()[draft.index]  # of an example that was never seen it is not a number
+    if moment.progress + 1.0 / moment.epochs > 1.0 - ENDING + 1e-9 or not bool(loss.isfinite().any()):
+        return draft
+    return draft.skip(loss < LEARNT, SKIPPED, rng)
 
 
 def shares(budget: float) -> tuple[float, float, float]:
