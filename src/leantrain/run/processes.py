@@ -91,7 +91,7 @@ def _torchmetrics_by_version() -> Iterator[None]:
         del sys.modules[name]  # whoever needs it imports the real one
 
 
-def make_fabric(device: torch.device, precision: str, leaves_out: bool) -> Fabric:
+def make_fabric(device: torch.device, precision: str, leaves_out: bool = False) -> Fabric:
     """Fabric on this process's device, with DistributedDataParallel where there are several processes.
 
     Args:
