@@ -44,7 +44,8 @@ FORKING = ("test_ddp.py", "test_accelerate.py", "test_lightning.py", "test_train
 """Files that fork: first, as a fork of a process in which a library has started threads may wait for ever."""
 
 FIRST = (
-    *FORKING, "test_examples.py", "test_compare.py", "test_kill.py", "test_split.py", "test_inspect.py", "test_page.py"
+    *FORKING, "test_examples.py", "test_compare.py", "test_kill.py", "test_split.py", "test_inspect.py", "test_page.py",
+    "test_torchvision.py", "test_wheel.py", "test_methods.py", "test_models.py", "test_prune_train.py", "test_report.py"
 )  # fmt: skip
 """Then the files that take longest, in that order."""
 
@@ -56,8 +57,13 @@ LONG = (
     "methods/test_coresets.py::test_the_objective_is_that_of_apricot",
     "resume/test_kill.py::test_a_signal_saves_the_run_and_prints_how_to_go_on[15-143]",
     "resume/test_kill.py::test_mid_epoch_with_workers_and_another_number_of_them",
+    "resume/test_methods.py::test_a_cut_run_goes_on_bit_for_bit[el2n[models=1,score_epochs=1] +",
+    "resume/test_methods.py::test_a_cut_run_goes_on_bit_for_bit[mixtrain-cutmix + lean",
+    "resume/test_methods.py::test_a_cut_run_goes_on_bit_for_bit[random-backprop[keep=0.8] +",
     "test_examples.py::test_the_example_learns_and_says_what_it_cost[compiled.py]",
     "test_examples.py::test_the_example_learns_and_says_what_it_cost[distributed.py]",
+    "test_examples.py::test_the_example_learns_and_says_what_it_cost[own_method.py]",
+    "test_inspect.py::test_a_model_that_cannot_be_split_has_no_split_rows",
     "test_inspect.py::test_the_same_seed_gives_the_same_files_and_another_one_does_not",
     "test_split.py::test_the_docs_table_is_what_the_models_do",
     "test_wheel.py::test_it_brings_what_it_needs_into_a_clean_environment",
