@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from leantrain.bundles import Bundle, Slot, Watch
 from leantrain.errors import LeanError
-from leantrain.eval_mode import trial
+from leantrain.eval_mode import first_look, trial
 
 
 class Channels:
@@ -33,14 +33,8 @@ class Channels:
                 name = names.setdefault(id(tensor), f"{prefix}.{own}" if prefix else own)
                 self._owners.setdefault(name, []).append((module, own))
         watch = Watch({id(self._tensor(name)): name for name in self._owners})
-        try:
-            with trial(model), watch:
-                output = model(example)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise LeanError(
-                f"{type(model).__name__} cannot be shown its own images ({str(error).splitlines()[0]}); where the loop "
-                "converts them, show attach a converted batch as example=…"
-            ) from None
+        with first_look(model, type(model).__name__), watch:
+            output = model(example)
         watch.freeze(getattr(output, "logits", output))
         self._depthwise = watch.depthwise
         self.bundles = watch.bundles({name for name in self._owners if self._crashes_with_few(name, watch)})

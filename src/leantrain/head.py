@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from leantrain.errors import LeanError
-from leantrain.eval_mode import trial
+from leantrain.eval_mode import first_look
 from leantrain.split import unwrapped
 
 
@@ -23,13 +23,8 @@ def find_head(model: nn.Module, example: Any) -> nn.Module:
     layers = [module for module in bare.modules() if getattr(getattr(module, "weight", None), "ndim", 0) > 1]
     handles = [layer.register_forward_hook(note) for layer in layers]
     try:
-        with trial(model):
+        with first_look(model, type(bare).__name__):
             model(example.to(next(bare.parameters()).device) if isinstance(example, Tensor) and layers else example)
-    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        raise LeanError(
-            f"{type(bare).__name__} cannot be shown its own images ({str(error).splitlines()[0]}); where the loop "
-            "converts them, show attach a converted batch as example=…"
-        ) from None
     finally:
         for handle in handles:
             handle.remove()

@@ -52,6 +52,10 @@ class Moment(NamedTuple):
     budget: float | None = None
     kinds: frozenset[str] = frozenset()
 
+    def ends_before(self, share: float) -> bool:
+        """Whether the epoch, counted as one of `epochs`, reaches no further than that share of the run."""
+        return self.progress + 1.0 / self.epochs <= share + 1e-9
+
 
 class Seen(NamedTuple):
     """Examples as the model is shown them, with their losses where these are known.
@@ -188,7 +192,7 @@ class Method(ABC):
     def active(self, moment: Moment) -> bool:
         """Whether an epoch that starts at this moment lies between `start` and `until`, counted as one of `epochs`."""
         begun = moment.progress >= self.start - 1e-9
-        return begun and (self.until == 1.0 or moment.progress + 1.0 / moment.epochs <= self.until + 1e-9)
+        return begun and (self.until == 1.0 or moment.ends_before(self.until))
 
     def init(self, ledger: Ledger) -> State:
         """The state before the first epoch; the place to register ledger fields."""

@@ -21,7 +21,7 @@ class InfoBatch(Method):
 
     name: ClassVar[str] = "infobatch"
     former: ClassVar[Mapping[str, Callable[[str], str]]] = {"full": instead_of_ending}
-    prune: float = option(0.5, "share dropped of the examples below the mean loss; the paper: 0.5", low=0.0, below=1.0)
+    prune: float = option(0.5, "share dropped of the easy examples; the paper: 0.5", low=0.0, below=1.0)
     below: float | None = option(
         None, "loss below which an example is easy (default: the mean, as in the paper)", above=0.0
     )

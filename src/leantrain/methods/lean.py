@@ -21,7 +21,6 @@ VALUES = (0.5, 0.75, 1.0)
 SMALLEST, STEP = 16, 8
 """Pixels: the smallest side shown, and what sides are multiples of. Below, images of 28 pixels lost too much."""
 
-
 LEARNT, SKIPPED, ENDING = 0.1, 0.7, 0.125
 """The loss below which an example is learnt, as the model gives its class 90 %; the share of such examples that is
 skipped; and the share of the run, at its end, in which nothing is.
@@ -38,8 +37,8 @@ class LeanMethod(Method):
 
     Small examples are cheap, so that half the cost pays for about as many passes over the data as full training makes.
     A smaller budget spends more of itself on them. What is learnt is skipped most of the time, which pays for more
-    passes. Where a model takes one size only, it drops tokens; where it does
-    not take that either, it shows all whole, and the budget pays for fewer passes.
+    passes. Where a model takes one size only, it drops tokens; where it does not take that either, it shows all whole,
+    and the budget pays for fewer passes.
     """
 
     name: ClassVar[str] = "lean"
@@ -66,7 +65,7 @@ class LeanMethod(Method):
 def skip_learnt(draft: Draft, ledger: Ledger, moment: Moment, rng: torch.Generator) -> Draft:
     """Fewer of the examples that are learnt, unless the epoch reaches into the end of the run."""
     loss = ledger["loss"].cpu()[draft.index]  # of an example that was never seen it is not a number
-    if moment.progress + 1.0 / moment.epochs > 1.0 - ENDING + 1e-9 or not bool(loss.isfinite().any()):
+    if not moment.ends_before(1.0 - ENDING) or not bool(loss.isfinite().any()):
         return draft
     return draft.skip(loss < LEARNT, SKIPPED, rng)
 
