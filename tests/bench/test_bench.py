@@ -9,8 +9,9 @@ import torch
 
 from leantrain.bench import accelerators
 from leantrain.bench.accelerators import DATA, MODELS, PAPER, loss_scale, paper_config, quantisation_error
+from leantrain.bench.markdown import UNKNOWN
 from leantrain.bench.papers import SCALES, TABLES
-from leantrain.bench.tables import registered
+from leantrain.bench.tables import grouped, registered
 from leantrain.errors import LeanError
 from leantrain.run import memory
 from leantrain.run.config import TrainConfig
@@ -37,6 +38,17 @@ def test_a_tables_rows_settings_and_numbers_fit_together(name: str) -> None:
             assert len(row.paper) in (0, len(table.columns)), row.label
         there, missing = registered(part.rows)
         assert len(there) + len(missing) == len(part.rows)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_is_compared_has_the_same_settings_in_every_table_and_each_row_once(scale: str) -> None:
+    groups = grouped(TABLES.values(), scale)
+    for group in groups:
+        assert all(part.settings[scale] == group.settings for part in group.parts)
+        methods = group.methods(Path("scores.npz"))
+        assert len(set(methods)) == len(methods)
+    rows = sum(len(part.rows) for table in TABLES.values() for part in table.parts if scale in part.settings)
+    assert sum(len(group.methods(Path("scores.npz"))) for group in groups) < rows * 0.8
 
 
 def test_a_row_whose_method_is_not_there_is_left_out_with_a_sentence() -> None:
@@ -93,13 +105,25 @@ def test_a_table_goes_on_where_it_stopped_and_refuses_other_settings(trained: Pa
     assert "was started with weights None" in changed.stderr
 
 
+def test_tables_share_their_runs_and_a_row_added_later_says_why_it_has_no_speed_up(trained: Path) -> None:
+    done = run("bench", "tables", "--table", "002-fig9", "--scale", "tiny", "--out", trained)
+    assert done.returncode == 0, done.stderr
+    assert "fixres, seed 0:" in done.stderr
+    assert "\nmixtrain-cutmix, seed 0:" not in done.stderr  # 002-table5 has trained it
+    rows = {cells[1].strip(): cells for line in done.stdout.splitlines() if len(cells := line.split("|")) > 8}
+    speed = [cell.strip() for cell in rows[""]].index("speed-up")
+    assert rows["MixTrain-CutMix"][speed].strip().endswith("x")
+    assert rows["FixRes"][speed].strip() == UNKNOWN
+    assert "not trained in turns with the baseline" in done.stdout
+
+
 def test_results_are_one_page_with_a_picture(trained: Path, tmp_path: Path) -> None:
     page = tmp_path / "docs" / "results.md"
     assert run("bench", "results", "--from", trained, "--out", page).returncode == 0
     assert "## 002-table5" in page.read_text()
     assert "![fig14](images/results-002-table5-fig14.png)" in page.read_text()
     assert (page.parent / "images" / "results-002-table5-fig14.png").stat().st_size > 1000
-    assert (page.parent / "images" / "results-tradeoff.png").stat().st_size > 1000
+    assert (page.parent / "images" / "results-tiny-digits-resnet8-2.png").stat().st_size > 1000
     empty = run("bench", "results", "--from", tmp_path / "none", "--out", page)
     assert (empty.returncode, "nothing has been trained" in empty.stderr) == (2, True)
 

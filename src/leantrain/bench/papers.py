@@ -25,21 +25,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """One network and data set of a table: a comparison.
+    """One network and data set of a table: rows of a comparison.
+
+    Parts that have the same settings at a scale, of whatever table, are rows of one comparison, so that no run is
+    trained twice and all of them take turns with one baseline.
 
     Attributes:
-        name: of its folder.
         heading: as the paper has it.
         settings: by scale, those of `leantrain train`; a scale that is missing cannot be trained, and `note` says why.
         rows: the first is the baseline.
         note: what is not as in the paper.
     """
 
-    name: str
     heading: str
     settings: Mapping[str, Mapping[str, Any]]
     rows: tuple[Row, ...]
     note: str = ""
+
+    def comparison(self, scale: str) -> str:
+        """The name of the comparison that its rows are of at a scale."""
+        own = self.settings[scale]
+        width = f"-{own['width']}" if own.get("width") else ""
+        return f"{own['data']}-{own['model']}{width}" + "-pretrained" * bool(own.get("pretrained"))
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 """Seconds; its numbers mean nothing."""
 
-_SUBSET: dict[str, Any] = {"data": "cifar10", "train_limit": 3000, "epochs": 12, "batch_size": 64, "eval_every": 3}
+_SUBSET: dict[str, Any] = {"data": "cifar10", "train_limit": 2000, "epochs": 18, "batch_size": 64, "eval_every": 18}
 _IMAGENET: dict[str, Any] = {
     "data": "imagenet", "image_size": 224, "epochs": 90, "batch_size": 64, "lr": 0.025, "weight_decay": 4e-5,
     "schedule": "step[every=30,factor=0.1]",
@@ -75,11 +82,11 @@ _CIFAR: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _scales(full: dict[str, Any], model: str = "resnet8", width: int | None = 16) -> dict[str, dict[str, Any]]:
+def _scales(full: dict[str, Any], model: str = "resnet8", width: int | None = 8) -> dict[str, dict[str, Any]]:
     return {"tiny": TINY, "cpu": {**_SUBSET, "model": model, "width": width}, "full": full}
 
 
-_RESNET18 = _scales({**_IMAGENET, "model": "resnet18"}, width=8)
+_RESNET18 = _scales({**_IMAGENET, "model": "resnet18"})
 _RESNET34 = _scales({**_IMAGENET, "model": "resnet34"}, "resnet20", 8)
 _RESNET50 = _scales({**_IMAGENET, "model": "resnet50"})
 _MOBILENET = _scales(
@@ -87,7 +94,7 @@ _MOBILENET = _scales(
     "mobilenetv2_035",
     None,
 )
-_MOBILENET["cpu"]["train_limit"] = 1000  # depthwise convolutions are slow on a CPU
+_MOBILENET["cpu"]["train_limit"] = 700  # depthwise convolutions are slow on a CPU
 _POSTER = _scales({"data": "cifar100", "model": "resnet18"})
 
 CUTMIX, MIXUP = "mixtrain-cutmix", "mixtrain-mixup"
@@ -103,11 +110,10 @@ def _three(baseline: tuple[str, ...], cutmix: tuple[str, ...], mixup: tuple[str,
 
 
 _IMAGENET_PARTS = (
-    Part("resnet18", "ResNet18, ImageNet", _RESNET18, _three(("30.2%", "1x"), ("30.44%", "1.51x"), ("30.6%", "1.32x"))),
-    Part("resnet34", "ResNet34, ImageNet", _RESNET34, _three(("26%", "1x"), ("26.25%", "1.54x"), ("26.4%", "1.37x"))),
-    Part("resnet50", "ResNet50, ImageNet", _RESNET50, _three(("24.3%", "1x"), ("24.45%", "1.56x"), ("24.6%", "1.41x"))),
+    Part("ResNet18, ImageNet", _RESNET18, _three(("30.2%", "1x"), ("30.44%", "1.51x"), ("30.6%", "1.32x"))),
+    Part("ResNet34, ImageNet", _RESNET34, _three(("26%", "1x"), ("26.25%", "1.54x"), ("26.4%", "1.37x"))),
+    Part("ResNet50, ImageNet", _RESNET50, _three(("24.3%", "1x"), ("24.45%", "1.56x"), ("24.6%", "1.41x"))),
     Part(
-        "mobilenetv2",
         "MobileNetV2, ImageNet",
         _MOBILENET,
         _three(("28.5%", "1x"), ("28.76%", "1.52x"), ("29%", "1.3x")),
@@ -121,7 +127,6 @@ _SB, _RB, _SCORES = "selective-backprop", "random-backprop", "scores={scores}"
 def _poster(*rows: Row) -> tuple[Part, ...]:
     return (
         Part(
-            "poster",
             "CIFAR-100",
             _POSTER,
             rows,
@@ -140,20 +145,17 @@ TABLES: dict[str, Table] = {
             "Training vision transformers on Cifar10",
             (
                 Part(
-                    "vit-small",
                     "ViT-small, from scratch",
                     _scales({**_CIFAR, "model": "vit_small_patch16_224"}, "test_vit", None),
                     _three(("19%", "1x"), ("19.35%", "1.32x"), ("19.11%", "1.37x")),
                 ),
                 Part(
-                    "vit-swin",
                     "ViT-SWIN, from scratch",
                     {"tiny": TINY, "full": {**_CIFAR, "model": "swin_tiny_patch4_window7_224"}},
                     _three(("9%", "1x"), ("9.2%", "1.4x"), ("8.9%", "1.44x")),
                     "there is no Swin small enough for a CPU",
                 ),
                 Part(
-                    "vit-pretrained",
                     "ViT-pretrained, fine-tuning",
                     {"tiny": TINY, "full": {**_CIFAR, "model": "vit_small_patch16_224", "pretrained": True}},
                     _three(("2.5%", "1x"), ("2.55%", "1.58x"), ("2.46%", "1.6x")),
@@ -168,7 +170,6 @@ TABLES: dict[str, Table] = {
             "Comparison against coreset selection techniques",
             (
                 Part(
-                    "coresets",
                     "Cifar10",
                     _scales({**_CIFAR, "model": "resnet18"}),
                     (
@@ -193,13 +194,11 @@ TABLES: dict[str, Table] = {
             "Cifar10",
             (
                 Part(
-                    "resnet18",
                     "ResNet18, Cifar10",
-                    _scales({**_CIFAR, "model": "resnet18"}, width=8),
+                    _scales({**_CIFAR, "model": "resnet18"}),
                     _three(("", "1x"), ("5.4%", "1.74x"), ("5.7%", "1.69x")),
                 ),
                 Part(
-                    "resnet34",
                     "ResNet34, Cifar10",
                     _scales({**_CIFAR, "model": "resnet34"}, "resnet20", 8),
                     _three(("", "1x"), ("4.2%", "1.78x"), ("4.6%", "1.71x")),
@@ -213,7 +212,6 @@ TABLES: dict[str, Table] = {
             "Analyzing efficacy of our amenability metric",
             (
                 Part(
-                    "metrics",
                     "ResNet50, ImageNet",
                     _RESNET50,
                     (
@@ -233,7 +231,6 @@ TABLES: dict[str, Table] = {
             "Comparing interpolation versus skipping Region 3 samples",
             (
                 Part(
-                    "region3",
                     "ResNet50, ImageNet",
                     _RESNET50,
                     (
@@ -259,7 +256,6 @@ TABLES: dict[str, Table] = {
             "Comparing oracle-based skipping against our effort",
             (
                 Part(
-                    "oracle",
                     "ResNet50, ImageNet",
                     _RESNET50,
                     (
@@ -277,7 +273,6 @@ TABLES: dict[str, Table] = {
             "Comparison against existing efforts",
             (
                 Part(
-                    "efforts",
                     "ResNet50, ImageNet",
                     _RESNET50,
                     (_BASELINE50, *_OURS50, Row("FixRes", "fixres"), Row("Auto-Assist", "autoassist")),
@@ -291,7 +286,6 @@ TABLES: dict[str, Table] = {
             "Ablation analysis",
             (
                 Part(
-                    "ablation",
                     "(a) contribution of the strategies, (b) of the regions; ResNet18, ImageNet",
                     _RESNET18,
                     (
@@ -312,7 +306,6 @@ TABLES: dict[str, Table] = {
             "Comparison against existing efforts, with those that make the model smaller",
             (
                 Part(
-                    "efforts",
                     "ResNet50, ImageNet",
                     _RESNET50,
                     (

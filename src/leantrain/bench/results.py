@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from pathlib import Path
@@ -20,6 +19,7 @@ The papers' tables beside ours, made by `make results` from what `leantrain benc
 `leantrain bench accelerators` trained. The scale stands in every heading; every row has plain training of the same cost
 beside it; speed-ups are of runs that took turns.
 """
+MARKERS = "osD^vP*X<>hd"
 
 
 def write_results(folder: Path, page: Path) -> Path:
@@ -31,9 +31,9 @@ def write_results(folder: Path, page: Path) -> Path:
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     parts = [HEAD]
-    if panels := _panels(folder):
-        _tradeoff(panels).savefig(images / "results-tradeoff.png", dpi=100)
-        parts.append("![Accuracy against speed-up; plain training is the line to beat](images/results-tradeoff.png)\n")
+    for name, rows in _comparisons(folder).items():
+        _tradeoff(name, rows).savefig(images / f"results-{name}.png", dpi=100)
+        parts.append(f"![{name}: accuracy against speed-up, plain training as a line](images/results-{name}.png)\n")
     parts += [_with_pictures(path, images).rstrip() + "\n" for path in found]
     write_text(page, "\n".join(parts))
     return page
@@ -50,30 +50,34 @@ def _with_pictures(file: Path, images: Path) -> str:
     return re.sub(r"\]\((\w+\.png)\)", copied, file.read_text())
 
 
-def _panels(folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The comparisons of all tables, by name, with the rows that were trained."""
-    found = []
-    for file in sorted(path for scale in SCALES for path in (folder / scale).glob("*/*/compare.json")):
+def _comparisons(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows that were trained, by scale and comparison; the comparison of most rows first."""
+    found = {}
+    for file in sorted(path for scale in SCALES for path in (folder / scale).glob("*/compare.json")):
         summary = ComparisonFolder(file.parent).summary()
         rows = [row for row in (summary or {"rows": []})["rows"] if row["accuracy"] is not None and row["cost_ratio"]]
         if any(row["role"] == "method" for row in rows):
-            found.append((f"{file.parents[1].name}, {file.parent.name} ({file.parents[2].name})", rows))
-    return found
+            found[f"{file.parents[1].name}-{file.parent.name}"] = rows
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def _tradeoff(panels: list[tuple[str, list[dict[str, Any]]]]) -> Figure:
-    """Accuracy against speed-up (000 Fig. 11A, 002 Fig. 15), a panel per network."""
-    columns = min(2, len(panels))
-    lines = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(6.5 * columns, 4.0 * lines), layout="constrained")
-    for place, (name, rows) in enumerate(panels, start=1):
-        axes = figure.add_subplot(lines, columns, place)
-        plain = [row for row in rows if row["role"] in ("baseline", "equal-budget")]
-        line = sorted((1 / row["cost_ratio"], 100 * row["accuracy"]) for row in plain)
-        axes.plot([x for x, _ in line], [y for _, y in line], "k.--", label="plain training of that cost")
-        for row in (row for row in rows if row["role"] == "method"):
-            speed = 1 / (row["time_ratio"] or row["cost_ratio"])
-            axes.plot([speed], [100 * row["accuracy"]], "o", label=row["label"][:40])
-        axes.set(title=name, xlabel="speed-up", ylabel="accuracy, %")
-        axes.legend(fontsize=6)
+def _tradeoff(name: str, rows: list[dict[str, Any]]) -> Figure:
+    """Accuracy against speed-up (000 Fig. 11A, 002 Fig. 15); a method keeps its sign whatever its options."""
+    methods: dict[str, list[tuple[float, float]]] = {}
+    for row in (row for row in rows if row["role"] == "method"):
+        point = (1 / (row["time_ratio"] or row["cost_ratio"]), 100 * row["accuracy"])
+        methods.setdefault(row["method"].split("[")[0], []).append(point)
+    plain = [row for row in rows if row["role"] in ("baseline", "equal-budget")]
+    line = sorted((1 / row["cost_ratio"], 100 * row["accuracy"]) for row in plain)
+    figure = Figure(figsize=(9.5, max(4.0, 0.24 * len(methods))), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([x for x, _ in line], [y for _, y in line], "k.--", lw=1, label="plain training of that cost")
+    for place, (method, points) in enumerate(methods.items()):
+        marker = MARKERS[place % len(MARKERS)]
+        axes.plot([x for x, _ in points], [y for _, y in points], marker, color=f"C{place % 10}", label=method)
+    axes.set(title=name, xlabel="speed-up", ylabel="accuracy, %", xscale="log")
+    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+    axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+    axes.minorticks_off()
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure

@@ -1,10 +1,10 @@
-"""Training the tables of the papers: each part is a comparison, so that every row has its equal-budget control."""
+"""Training the tables of the papers: their rows are those of comparisons, so that each has its equal-budget control."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from leantrain.compare.settings import Settings, expected_total
 from leantrain.compare.summary import summarise
 from leantrain.compare.training import Training
 from leantrain.compare.verdict import Difference
+from leantrain.data import ImageSet
 from leantrain.errors import LeanError, nearest
 from leantrain.files import write_text
 from leantrain.inspect import figures
@@ -23,21 +24,29 @@ from leantrain.inspect.score_figures import gallery, overlap, write
 from leantrain.methods import parse_method
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Display
+from leantrain.run.folder import RunFolder
+from leantrain.run.lock import locked
 from leantrain.run.scores import from_run, score_images
 from leantrain.run.setup import load_images, resolve
-from leantrain.scoring import combined, compare_scores
+from leantrain.scoring import combined, compare_scores, load
 
 SEEDS = {"tiny": 1, "cpu": 3, "full": 3}
 SCORING_SEED = 100  # of the models that make EL2N scores, none of which is trained in a row
 ENSEMBLE = {"tiny": (1, 1), "cpu": (3, 2), "full": (10, 20)}  # models and their epochs; the last are Paul et al.'s
 OTHER_MODEL = {"tiny": ("resnet20", 2), "cpu": ("resnet20", 8), "full": ("torchvision/googlenet", None)}
 ACCELERATORS = "003-table1"
+ALL = "all"
 CPU_RATES = {"resnet8-8": 1180, "resnet8-16": 530, "resnet20-8": 560, "mobilenetv2_035": 125, "test_vit": 330}
 """Examples a second, forward and backward, on one thread of an AMD EPYC (AVX2, fp32, 32 px, batch 32)."""
 
 
-def find(name: str) -> Table:
-    """The table of that name."""
+def choose(names: Sequence[str]) -> list[Table]:
+    """The tables of those names, each once."""
+    found = [one for name in names for one in (TABLES.values() if name == ALL else [_find(name)])]
+    return list({one.name: one for one in found}.values())
+
+
+def _find(name: str) -> Table:
     if name == ACCELERATORS:
         raise LeanError(f"{name} is made by `leantrain bench accelerators --model … --data …`.")
     if name not in TABLES:
@@ -51,26 +60,56 @@ def listing(scale: str) -> str:
     for one in TABLES.values():
         parts = [part for part in one.parts if scale in part.settings]
         data = ", ".join(dict.fromkeys(str(part.settings[scale]["data"]) for part in parts))
-        rows.append([one.name, one.title, str(len(parts)), data, _time(parts, scale)])
+        rows.append([one.name, one.title, str(len(parts)), data, _time([one], scale)])
+    shared = grouped(TABLES.values(), scale)
+    together = "every table but 003's; rows that several have are trained once"
+    rows.append([ALL, together, str(len(shared)), "all of these", _time(TABLES.values(), scale)])
     command = "Accelerators: `leantrain bench accelerators --model … --data …`"
     rows.append([ACCELERATORS, command, "3", "cifar10, cifar100", ""])
     return table(("table", "what it shows", "networks", "data", f"about, at --scale {scale}"), rows, words=2)
 
 
-def _time(parts: Sequence[Part], scale: str) -> str:
+def _time(tables: Iterable[Table], scale: str) -> str:
     """A guess at the time on one CPU thread; of the papers' scale only what it costs."""
     seconds, epochs = 0.0, 0.0
-    for part in parts:
-        config = TrainConfig(**part.settings[scale])
-        methods, _ = registered(part.rows)
-        settings = Settings(config, tuple(row.method.format(scores="x.npz") for row in methods), SEEDS[scale])
-        part_epochs = expected_total(settings, config.train_limit or 50_000, 32)
-        epochs += part_epochs
+    for group in grouped(tables, scale):
+        config = TrainConfig(**group.settings)
+        settings = Settings(config, group.methods(Path("x.npz")), SEEDS[scale], rs2=False)
+        group_epochs = expected_total(settings, config.train_limit or 50_000, 32)
+        epochs += group_epochs
         rate = CPU_RATES.get(f"{config.model}-{config.width}", CPU_RATES.get(str(config.model), 0))
-        seconds += part_epochs * (config.train_limit or 0) / rate if rate else 0.0
+        seconds += group_epochs * (config.train_limit or 0) / rate if rate else 0.0
     if scale == "full":
         return f"{epochs:,.0f} epochs"
     return f"{math.ceil(seconds / 60)} min" if seconds else "seconds"
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Parts of the chosen tables that have the same settings at the scale: one comparison."""
+
+    name: str
+    parts: tuple[Part, ...]
+    settings: Mapping[str, Any]
+
+    def methods(self, scores: Path) -> tuple[str, ...]:
+        """The methods of all its rows, each once."""
+        rows = [row for part in self.parts for row in registered(part.rows)[0]]
+        return tuple(dict.fromkeys(_method(row, scores) for row in rows))
+
+
+def grouped(tables: Iterable[Table], scale: str) -> list[Group]:
+    """The comparisons that tables need at a scale."""
+    parts: dict[str, list[Part]] = {}
+    for one in tables:
+        for part in one.parts:
+            if scale in part.settings:
+                parts.setdefault(part.comparison(scale), []).append(part)
+    return [Group(name, tuple(own), own[0].settings[scale]) for name, own in parts.items()]
+
+
+def _method(row: Row, scores: Path) -> str:
+    return str(parse_method(row.method.format(scores=scores)))
 
 
 def registered(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
@@ -85,128 +124,156 @@ def registered(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
     return there, missing
 
 
-class TableRun:
-    """One table at one scale, in a folder of its own; what is finished there is not trained again.
+class Tables:
+    """Tables at one scale. What is finished in the folder is not trained again, whichever table it was trained for.
 
     Args:
+        chosen: the tables to train.
+        out: holds a folder per scale, and this one a folder per comparison and per table.
         changes: settings of the user's that go before the scale's.
     """
 
     def __init__(
-        self, what: Table, scale: str, out: Path, display: Display, seeds: int | None = None, **changes: Any
+        self, chosen: Sequence[Table], scale: str, out: Path, display: Display, seeds: int | None = None, **changes: Any
     ) -> None:
         if scale not in SCALES:
             raise LeanError(f"--scale is '{scale}', but must be one of {', '.join(SCALES)}.")
-        self.table, self.scale, self.out, self.display = what, scale, out / scale / what.name, display
+        self.chosen, self.scale, self.out, self.display = chosen, scale, out / scale, display
         self.seeds, self.changes = seeds or SEEDS[scale], changes
 
     def train(self) -> None:
-        """Train what is missing of every part that this scale has."""
-        for part in self.table.parts:
-            if self.scale in part.settings:
-                self._train_part(part)
-        write_text(self.out / "table.md", self.markdown() + "\n")
+        """Train what is missing, all rows of a comparison in turns; then draw and write the tables."""
+        for group in grouped(self.chosen, self.scale):
+            self._train_group(group)
+        for one in self.chosen:
+            for part in one.parts:
+                if self.scale in part.settings:
+                    self._draw(one, part)
+            write_text(self.out / one.name / "table.md", self.markdown(one) + "\n")
 
-    def _train_part(self, part: Part) -> None:
-        config = TrainConfig(**{**part.settings[self.scale], **self.changes, "out": None})
+    def _folder(self, part: Part) -> ComparisonFolder:
+        return ComparisonFolder(self.out / part.comparison(self.scale))
+
+    def _train_group(self, group: Group) -> None:
+        folder = ComparisonFolder(self.out / group.name)
+        with locked(folder.path):
+            config, images = self._config(group.settings)
+            methods = group.methods(self._scores(folder, config, images, group.parts))
+            settings = Settings(config, methods, self.seeds, rs2=False)
+            if folder.holds_comparison:
+                settings = _joined(folder, settings)
+            epochs = expected_total(settings, len(images.train), images.image_size)
+            self.display.note(f"{group.name}, {len(settings.methods)} methods: at most {epochs:,.0f} epochs")
+            training = Training(settings, folder, self.display)
+            try:
+                training.train()
+            finally:
+                folder.write_summary(summarise(folder, settings, training.failures))
+
+    def _config(self, settings: Mapping[str, Any]) -> tuple[TrainConfig, ImageSet]:
+        config = TrainConfig(**{**settings, **self.changes, "out": None})
         images = load_images(config)
-        config = resolve(config, images)
-        scores = self._scores(part, config, images)
-        rows, _ = registered(part.rows)
-        methods = tuple(str(parse_method(row.method.format(scores=scores))) for row in rows)
-        settings = Settings(config, methods, self.seeds)
-        folder = ComparisonFolder(self.out / part.name)
-        if folder.holds_comparison:
-            _check_same(folder, settings)
-        self.display.note(f"{self.table.name}, {part.heading}: at most {self._epochs(settings, images):,.0f} epochs")
-        training = Training(settings, folder, self.display)
-        try:
-            training.train()
-        finally:
-            folder.write_summary(summarise(folder, settings, training.failures))
-        if self.table.figures == "scores":
-            self._draw_scores(part, config, images)
-        if self.table.figures == "runtime":
-            self._draw_runtime(folder)
+        return resolve(config, images), images
 
-    def _epochs(self, settings: Settings, images: Any) -> float:
-        return expected_total(settings, len(images.train), images.image_size)
-
-    def _scores(self, part: Part, config: TrainConfig, images: Any) -> Path:
-        """EL2N scores for the rows that prune by them, made once."""
-        file = self.out / f"{part.name}-el2n.npz"
-        if not file.exists() and (self.table.figures == "scores" or any("{scores}" in row.method for row in part.rows)):
+    def _scores(
+        self, folder: ComparisonFolder, config: TrainConfig, images: ImageSet, parts: Sequence[Part] = ()
+    ) -> Path:
+        """EL2N scores for the rows that prune by them, made once; without parts, in any case."""
+        file = folder.path / "el2n.npz"
+        wanted = not parts or any("{scores}" in row.method for part in parts for row in part.rows)
+        if wanted and not file.exists():
             self.display.note("making EL2N scores")
-            own = dataclasses.replace(config, seed=SCORING_SEED)
-            models, epochs = ENSEMBLE[self.scale]
-            made = score_images(own, images, "el2n", models=models, epochs=epochs)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            made.save(file)
+            self._make_scores(file, config, images)
         return file
 
-    def _draw_runtime(self, folder: ComparisonFolder) -> None:
-        """002's Fig. 14: what the epochs of the methods cost, side by side, with the first seed."""
-        settings, found = folder.settings(), {}
-        for entry in settings.entries():
-            run = folder.run(entry, settings.config.seed)
-            if entry.role == "method" and run.finished:
-                found[entry.label] = runtime(Record.read(run))
+    def _make_scores(self, file: Path, config: TrainConfig, images: ImageSet) -> None:
+        models, epochs = ENSEMBLE[self.scale]
+        own = dataclasses.replace(config, seed=SCORING_SEED)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        score_images(own, images, "el2n", models=models, epochs=epochs).save(file)
+
+    # -- pictures ----------------------------------------------------------------------------------------------------
+
+    def _draw(self, one: Table, part: Part) -> None:
+        if one.figures == "runtime":
+            self._draw_runtime(one, part)
+        if one.figures == "scores":
+            self._draw_scores(one, part)
+
+    def _runs(self, part: Part) -> Iterator[tuple[Row, RunFolder]]:
+        """A part's rows beside its baseline, each with the run of the first seed."""
+        folder = self._folder(part)
+        settings = folder.settings()
+        entries = {entry.label: entry for entry in settings.entries() if entry.role == "method"}
+        for row in registered(part.rows)[0][1:]:
+            yield row, folder.run(entries[_method(row, folder.path / "el2n.npz")], settings.config.seed)
+
+    def _draw_runtime(self, one: Table, part: Part) -> None:
+        """002's Fig. 14: what the epochs of the methods cost, side by side."""
+        found = {row.label: runtime(Record.read(run)) for row, run in self._runs(part) if run.finished}
         if found:
-            write(figures.runtime(found), self.out / "fig14.png")
+            write(figures.runtime(found), self.out / one.name / "fig14.png")
 
-    def _draw_scores(self, part: Part, config: TrainConfig, images: Any) -> None:
-        """004's figures c to f."""
-        from leantrain.scoring import load
-
-        own, file = load(self._scores(part, config, images)), self.out / "other-el2n.npz"
-        if not file.exists():
+    def _draw_scores(self, one: Table, part: Part) -> None:
+        """004's figures c to f: EL2N of two architectures, and what the part's method did not use."""
+        folder, out = self._folder(part), self.out / one.name
+        config, images = self._config(part.settings[self.scale])
+        own, other = load(self._scores(folder, config, images)), folder.path / "other-el2n.npz"
+        if not other.exists():
             model, width = OTHER_MODEL[self.scale]
-            second = dataclasses.replace(config, model=model, width=width, seed=SCORING_SEED)
-            models, epochs = ENSEMBLE[self.scale]
-            score_images(second, images, "el2n", models=models, epochs=epochs).save(file)
-        folder = ComparisonFolder(self.out / part.name)
-        entry = next(one for one in folder.settings().entries() if one.role == "method")
-        use = from_run(folder.run(entry, config.seed).path, images)
-        write(overlap(compare_scores(own, load(file))), self.out / "c.png")
-        write(overlap(compare_scores(own, use)), self.out / "d.png")
-        write(gallery(own, images), self.out / "e.png")
-        write(gallery(combined(own, use), images), self.out / "f.png")
+            self._make_scores(other, dataclasses.replace(config, model=model, width=width), images)
+        use = from_run(next(run for _, run in self._runs(part)).path, images)
+        write(overlap(compare_scores(own, load(other))), out / "c.png")
+        write(overlap(compare_scores(own, use)), out / "d.png")
+        write(gallery(own, images), out / "e.png")
+        write(gallery(combined(own, use), images), out / "f.png")
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
-    def markdown(self) -> str:
-        """The table with the paper's numbers beside ours, as far as it is trained."""
-        lines = [f"## {self.table.name}: {self.table.title} — scale {self.scale}"]
-        lines += [self.table.note, ""] if self.table.note else [""]
-        for part in self.table.parts:
+    def markdown(self, one: Table) -> str:
+        """A table with the paper's numbers beside ours, as far as it is trained."""
+        lines = [f"## {one.name}: {one.title} — scale {self.scale}"]
+        lines += [one.note, ""] if one.note else [""]
+        for part in one.parts:
             if self.scale not in part.settings:
                 lines += [f"**{part.heading}** is left out at this scale: {part.note}.", ""]
                 continue
-            lines += [*self._part(part), ""]
-        lines += [f"![{name}]({name}.png)" for name in ("fig14", *"cdef") if (self.out / f"{name}.png").exists()]
+            lines += [*self._part(one, part), ""]
+        pictures = ("fig14", *"cdef")
+        lines += [f"![{name}]({name}.png)" for name in pictures if (self.out / one.name / f"{name}.png").exists()]
         return "\n".join(lines).rstrip()
 
-    def _part(self, part: Part) -> list[str]:
-        folder = ComparisonFolder(self.out / part.name)
+    def _part(self, one: Table, part: Part) -> list[str]:
+        folder = self._folder(part)
         summary = folder.summary()
         if summary is None:
             return [f"**{part.heading}**: not trained yet."]
-        own, missing = registered(part.rows)
-        scores = self.out / f"{part.name}-el2n.npz"
+        there, missing = registered(part.rows)
         found = {row["label"]: row for row in summary["rows"]}
         controls = {row["control_of"]: row for row in summary["rows"] if row["role"] == "equal-budget"}
-        rows = []
+        lines, labels = [], set()
         for row in part.rows:
-            method = str(parse_method(row.method.format(scores=scores))) if row in own else None
-            paper = [*row.paper, *[""] * (len(self.table.columns) - len(row.paper))]
-            rows.append([row.label, *paper, *_ours(found.get(method or ""), controls.get(method or ""))])
-        header = ["", *(f"paper: {name}" for name in self.table.columns), *OURS]
+            method = _method(row, folder.path / "el2n.npz") if row in there else ""
+            labels.add(method)
+            paper = [*row.paper, *[""] * (len(one.columns) - len(row.paper))]
+            lines.append([row.label, *paper, *_ours(found.get(method), controls.get(method))])
+        header = ["", *(f"paper: {name}" for name in one.columns), *OURS]
         heading = f"**{part.heading}**; ours: {_described(summary)}"
         notes = [part.note] if part.note else []
-        failed = [f"{name} failed: {reason}" for name, reason in summary["failures"].items()]
-        return [heading, "", table(header, rows), "", *(f"- {text}" for text in [*notes, *missing, *failed])]
+        if any(found[label]["accuracy"] and not found[label]["time_ratio"] for label in labels & found.keys()):
+            notes.append(APART)
+        failed = [
+            f"{name} failed: {reason}"
+            for name, reason in summary["failures"].items()
+            if any(name.startswith(f"{label}, seed") for label in labels)
+        ]
+        return [heading, "", table(header, lines), "", *(f"- {text}" for text in [*notes, *missing, *failed])]
 
 
+APART = (
+    "A row without a speed-up was not trained in turns with the baseline, from beginning to end; several `--table`, or "
+    f"`--table {ALL}`, in one command are."
+)
 OURS = ("ours: error, %", "cost", "speed-up", "plain at that cost: error, %", "Δ accuracy to it, points")
 
 
@@ -242,11 +309,14 @@ def _described(summary: dict[str, Any]) -> str:
     )
 
 
-def _check_same(folder: ComparisonFolder, settings: Settings) -> None:
-    """Refuse to mix runs of different settings in one table; more methods and seeds may be added."""
-    stored = dataclasses.asdict(folder.settings().config)
+def _joined(folder: ComparisonFolder, settings: Settings) -> Settings:
+    """The settings with what the folder holds besides; runs of different settings are not mixed in one comparison."""
+    stored = folder.settings()
+    was = dataclasses.asdict(stored.config)
     for name, value in dataclasses.asdict(settings.config).items():
-        if name not in ("out", "workers") and stored[name] != value:
+        if name not in ("out", "workers") and was[name] != value:
             raise LeanError(
-                f"'{folder}' was started with {name} {stored[name]}, and this is {value}; choose another --out."
+                f"'{folder}' was started with {name} {was[name]}, and this is {value}; choose another --out."
             )
+    methods = tuple(dict.fromkeys((*stored.methods, *settings.methods)))
+    return dataclasses.replace(settings, methods=methods, seeds=max(stored.seeds, settings.seeds))

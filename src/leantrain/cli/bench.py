@@ -33,7 +33,9 @@ def bench() -> None:
 
 
 @bench.command("tables", cls=Command)
-@click.option("--table", "names", multiple=True, help="the table to train; may be repeated", metavar="NAME")
+@click.option(
+    "--table", "names", multiple=True, help="the table to train; may be repeated; all: every one", metavar="NAME"
+)
 @click.option("--list", "listed", is_flag=True, help="name the tables, with the data and time that each needs")
 @click.option(
     "--scale",
@@ -59,30 +61,33 @@ def tables(names: tuple[str, ...], listed: bool, scale: str, seeds: int | None, 
 
     import torch
 
-    from leantrain.bench.tables import TableRun, find, listing
+    from leantrain.bench.tables import Tables, choose, listing
     from leantrain.run.display import make_table_display
     from leantrain.run.signals import Interrupted
 
     if listed:
         click.echo(listing(scale))
         return 0
-    chosen = [find(name) for name in names]  # a wrong name is reported before anything is trained
+    chosen = choose(names)  # a wrong name is reported before anything is trained
     given = {name: value for name, value in changes.items() if value is not None}
     if "threads" in given:
         torch.set_num_threads(given["threads"])
-    for one in chosen:
-        run = TableRun(one, scale, out, make_table_display(), seeds, **given)
-        try:
-            with locked(run.out):
-                run.train()
-        except (Interrupted, KeyboardInterrupt) as stop:
-            click.echo(run.markdown())
-            command = f"leantrain bench tables --table {one.name} --scale {scale} --out {shlex.quote(str(out))}"
-            click.echo(f"stopped; go on with: {command}", err=True)
-            return stop.exit_code if isinstance(stop, Interrupted) else 130
-        click.echo(run.markdown())
+    run = Tables(chosen, scale, out, make_table_display(), seeds, **given)
+    code = 0
+    try:
+        run.train()
+    except (Interrupted, KeyboardInterrupt) as stop:
+        code = stop.exit_code if isinstance(stop, Interrupted) else 130
+    click.echo("\n\n".join(run.markdown(one) for one in chosen))
+    if code:
+        named = " ".join(f"--table {name}" for name in names)
+        click.echo(
+            f"stopped; go on with: leantrain bench tables {named} --scale {scale} --out {shlex.quote(str(out))}",
+            err=True,
+        )
+    else:
         click.echo(f"written to {run.out}", err=True)
-    return 0
+    return code
 
 
 @bench.command("accelerators", cls=SettingsCommand)

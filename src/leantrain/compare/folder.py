@@ -71,6 +71,7 @@ class ComparisonFolder:
             content.get("controls", True) is True,
             content["margin"],
             tuple(budgets),
+            content.get("rs2", True) is True,
         )
 
     def write_settings(self, settings: Settings) -> None:
@@ -80,6 +81,7 @@ class ComparisonFolder:
             "controls": settings.controls,
             "margin": settings.margin,
             "budgets": list(settings.budgets),
+            "rs2": settings.rs2,
             "train": dataclasses.asdict(settings.config),
         }
         write_text(self.settings_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -64,7 +64,8 @@ class Entry:
 class Settings:
     """What is compared: the settings of every run, the methods, the seeds, and whether controls are added.
 
-    With `budgets`, every method is trained at each of them, and one plain run at each is the control of all.
+    With `budgets`, every method is trained at each of them, and one plain run at each is the control of all. Without
+    `rs2`, plain training of the same cost is the only control.
     """
 
     config: TrainConfig
@@ -73,6 +74,7 @@ class Settings:
     controls: bool = True
     margin: float = 0.2
     budgets: tuple[float, ...] = ()
+    rs2: bool = True
 
     def entries(self) -> list[Entry]:
         """All rows: the baseline first, then each method with its controls."""
@@ -86,7 +88,7 @@ class Settings:
             rows.append(Entry(method, "method"))
             if self.controls:
                 rows.append(Entry(BASELINE, "equal-budget", method))
-                if not RS2_ALONE.fullmatch(method):
+                if self.rs2 and not RS2_ALONE.fullmatch(method):
                     rows.append(Entry("rs2", "rs2", method))
         return rows
 
