@@ -51,6 +51,7 @@ from leantrain.ranks import (
     unsynchronised,
     waits_for_all,
     world_size,
+    wrap_again,
     wrapping_warning,
 )
 from leantrain.rng import generator, uniform
@@ -532,13 +533,16 @@ class Lean:
         return plan
 
     def _reshape(self, moment: Moment) -> None:
-        """Let a method take channels out of the model, or put some in."""
+        """Let a method take channels out of the model, or put some in; every rank does the same to the same weights."""
         for place, method in self._chain.having(Reshapes):
             if self._chain.methods[place].active(moment):
                 channels, optimizer = self._presenter.channels, self.optimizer
                 assert channels is not None and optimizer is not None
                 rng = generator(self.seed, "reshape", moment.epoch)
+                before = list(self.model.parameters())
                 self._states[place] = method.reshape(self._states[place], channels, optimizer, moment, rng)
+                if any(old is not new for old, new in zip(before, self.model.parameters(), strict=True)):
+                    wrap_again(self.model)
 
     def _shrink(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """After a step of the optimiser, the lasso's part of it, in the epochs of the method that has one."""
@@ -552,8 +556,10 @@ class Lean:
         """Fix what the lasso counts, by the loss of the run's first step; once, as it waits for the device."""
         for place, method in self._chain.having(Reshapes):
             if self._states[place]["coefficient"] is None and (channels := self._presenter.channels) is not None:
-                whole = float(loss.detach()) * batch.total * batch.form.constituents / len(batch)  # of one part
-                self._update(place, {"coefficient": method.coefficient(whole, channels.lasso())})
+                own = (0.0, 0.0) if batch.padding else (float(loss.detach()), len(batch) / batch.form.constituents)
+                losses, inputs = map(math.fsum, zip(*gathered(own), strict=True))  # of one part, over all ranks
+                mean = losses * batch.total / inputs
+                self._update(place, {"coefficient": method.coefficient(mean, channels.lasso())})
 
     def _check_model(self) -> None:
         """What several processes need of the model, once it is wrapped and before the first batch."""
@@ -928,6 +934,7 @@ class Lean:
         for place, _ in self._chain.having(Reshapes):
             if (widths := self._states[place]["widths"]) is not None and self._presenter.channels is not None:
                 self._presenter.channels.resize(widths, self.optimizer)
+                wrap_again(self.model)
 
     def save_with(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimiser's own state hold the run's, for a script that saves and loads the optimiser anyway.

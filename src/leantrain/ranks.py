@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,6 +84,41 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
     finally:
         for wrapper, synchronised in zip(wrappers, before, strict=True):
             wrapper.require_forward_param_sync = synchronised
+
+
+def wrap_again(model: nn.Module) -> None:
+    """Let DistributedDataParallel average the gradients of the parameters that the model has now; every rank must call.
+
+    It has laid out those that it was given, and has no way to take others. Made anew in its own place, as the loop and
+    Fabric hold it; it checks that all ranks have parameters of the same shapes, and gives them the first one's values.
+    """
+    for wrapper in _wrappers(model):
+        if wrapper._comm_hooks or wrapper.mixed_precision is not None:
+            raise LeanError(
+                "DistributedDataParallel has a hook for its communication or a precision of its own, which it would "
+                "lose when the model changes; leave that out, or choose a method that leaves the model as it is."
+            )
+        names = ("device_ids", "output_device", "dim", "process_group", "find_unused_parameters", "static_graph")
+        given = {name: getattr(wrapper, name) for name in (*names, "gradient_as_bucket_view")}
+        if not wrapper.bucket_bytes_cap_default:
+            given["bucket_cap_mb"] = wrapper.bucket_bytes_cap / 2**20
+        if not getattr(
+            wrapper, "forward_sync_buffers", getattr(wrapper, "broadcast_buffers", True)
+        ):  # its name changed
+            given["broadcast_buffers"] = False
+        kept = {name: value for name, value in vars(wrapper).items() if name in KEPT}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            wrapper.__init__(wrapper.module, **given)  # type: ignore[misc]
+        vars(wrapper).update(kept)
+
+
+KEPT = (
+    "training",
+    "require_backward_grad_sync",
+    *(name for name in vars(nn.Module()) if name.endswith(("_hooks", "_with_kwargs", "_always_called"))),
+)
+"""What belongs to the wrapper's user and not to its making."""
 
 
 def check_sharding(model: nn.Module) -> None:

@@ -8,7 +8,6 @@ from leantrain.batch import Batch
 from leantrain.channels import Channels
 from leantrain.errors import LeanError
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
-from leantrain.ranks import world_size
 from leantrain.split import unwrapped
 
 LEAST = 0.01
@@ -29,11 +28,6 @@ class Slim(FormKind):
         super().__init__(attached)
         model = unwrapped(attached.model)
         name = type(model).__name__
-        if world_size() > 1:
-            raise LeanError(
-                "channels are removed from the model, whose gradients DistributedDataParallel has laid out before; "
-                "train with one process."
-            )
         if any(type(module).__name__ == "OptimizedModule" for module in attached.model.modules()):
             raise LeanError(f"{name} is compiled for all of its channels, so none can go; leave out compiling.")
         self.channels = Channels(model, attached.images("sent through fewer channels"))

@@ -150,7 +150,10 @@ class Training:
         if distributed.is_initialized():
             model = DistributedDataParallel(model, find_unused_parameters="fixres" in setting.method)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        self.lean = leantrain.attach(model, images(setting.examples), setting.method, epochs=setting.epochs)
+        optimizer = self.optimizer if "prune-train" in setting.method else None
+        self.lean = leantrain.attach(
+            model, images(setting.examples), setting.method, epochs=setting.epochs, optimizer=optimizer
+        )
         self.seen: dict[str, list[Any]] = {"gradients": [], "plans": [], "progress": [], "parts": [], "recorded": []}
 
     def run(self, stop: int | None = None) -> Training:
@@ -193,9 +196,9 @@ class Training:
         }
 
     def load(self, state: dict[str, Any]) -> Training:
+        self.lean.load_state_dict(state["lean"])  # first, as the model may have lost channels
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.lean.load_state_dict(state["lean"])
         return self
 
 
@@ -267,9 +270,10 @@ def test_what_the_oracle_measures_is_shared_out_over_the_ranks(ranks: Ranks) -> 
 
 
 CORESETS = ["facility-location[every=2]", "glister[every=2,held=0.2]"]
+SLIMMING = ["prune-train[threshold=0.3]", "prune-train[grow=true,begin=0.4,most=1.0]"]
 
 
-@pytest.mark.parametrize("method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix", "fixres[tune=0.4]", *CORESETS])
+@pytest.mark.parametrize("method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix", "fixres[tune=0.4]", *CORESETS, *SLIMMING])
 def test_one_two_and_four_processes_train_the_same_to_rounding(ranks: Ranks, four: Ranks, method: str) -> None:
     setting = Setting(method, 61, 12, epochs=4)
     alone = train(setting)
@@ -282,6 +286,9 @@ def test_one_two_and_four_processes_train_the_same_to_rounding(ranks: Ranks, fou
         torch.testing.assert_close(first["model"], alone["model"], rtol=1e-4, atol=1e-5)
         assert first["progress"] == alone["progress"]
         assert (first["lean"]["cost"], first["lean"]["examples"]) == (alone["lean"]["cost"], alone["lean"]["examples"])
+    if method in SLIMMING:
+        shapes = {tuple(gradient.shape for gradient in step) for step in alone["gradients"]}
+        assert len(shapes) > 1  # the model has changed on the way
 
 
 def test_what_is_kept_inside_the_epoch_is_trained_once_over_all_ranks(ranks: Ranks) -> None:
@@ -291,7 +298,7 @@ def test_what_is_kept_inside_the_epoch_is_trained_once_over_all_ranks(ranks: Ran
     assert sum(steps) < 3 * 61
 
 
-@pytest.mark.parametrize("method", INSIDE[:2])
+@pytest.mark.parametrize("method", [*INSIDE[:2], SLIMMING[0]])
 def test_four_processes_go_on_as_two_and_two_as_four(ranks: Ranks, four: Ranks, method: str) -> None:
     setting = Setting(method, 60, 12, epochs=4)
     whole = train(setting)

@@ -135,6 +135,23 @@ def test_parameters_that_a_batch_leaves_out_are_not_waited_for(tmp_path: Path) -
     assert costs[0] == costs[1]
 
 
+def test_a_model_that_loses_channels_is_trained_and_resumed_by_all_processes(tmp_path: Path) -> None:
+    words = ("--method", "prune-train[threshold=0.5]", "--epochs", "4")
+    whole = Together(2, arguments(tmp_path / "whole", *words))
+    assert whole.codes() == [0, 0], whole.said()
+    assert rows(tmp_path / "whole")[-1]["network"] < 0.9
+
+    out = tmp_path / "cut"
+    cut = Together(2, arguments(out, *words))
+    cut.wait_until(lambda: (out / "metrics.jsonl").exists() and len(rows(out)) >= 2)
+    for process in cut.processes:
+        process.terminate()
+    assert cut.codes() == [143, 143], cut.said()
+    resumed = Together(2, arguments(out, *words, "--resume"))
+    assert resumed.codes() == [0, 0], resumed.said()
+    same_run(tmp_path / "whole", out)
+
+
 def test_devices_starts_the_command_again_in_as_many_processes(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
