@@ -200,8 +200,13 @@ class Groups:
 
     def take(self, places: Tensor) -> Groups:
         """The examples at these places of single examples, in the shape of the places."""
-        weight = None if self.weight is None else self.weight[places]
-        return dataclasses.replace(self, index=self.index[places], weight=weight)
+        weight = None if self.weight is None else at(self.weight, places)
+        return dataclasses.replace(self, index=at(self.index, places), weight=weight)
+
+
+def at(values: Tensor, places: Tensor) -> Tensor:
+    """The values at these places, in the shape of the places: `values[places]`, four times as fast for millions."""
+    return values.index_select(0, places.reshape(-1)).view(places.shape)
 
 
 def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.Generator) -> Plan:
@@ -224,8 +229,8 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
     offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
     if len(groups) == 1 and groups[0].form.constituents == 1:  # the usual case, without a place for every example
         group, shuffle = groups[0], torch.randperm(len(groups[0].index.view(-1)), generator=rng, dtype=torch.int32)
-        shuffled = None if group.weight is None else group.weight.view(-1)[shuffle]
-        return Plan(epoch, group.index.view(-1)[shuffle].int(), offsets, kinds, (group.form,), shuffled)
+        shuffled = None if group.weight is None else at(group.weight.view(-1), shuffle)
+        return Plan(epoch, at(group.index.view(-1).int(), shuffle), offsets, kinds, (group.form,), shuffled)
     order = torch.empty(int(offsets[-1]), dtype=torch.int32)
     weight = torch.ones(len(order)) if any(g.weight is not None for g in groups) else None
     for kind, group in enumerate(groups):
@@ -236,9 +241,9 @@ def make_plan(epoch: int, groups: Sequence[Groups], batch_size: int, rng: torch.
         place = torch.repeat_interleave((starts - (here.cumsum(0) - here)).int(), here)
         place += torch.arange(index.shape[1], dtype=torch.int32)
         for j in range(group.form.constituents):
-            order[place] = index[j][shuffle].int()
+            order[place] = at(index[j].int(), shuffle)
             if weight is not None and group.weight is not None:
-                weight[place] = group.weight.reshape(index.shape)[j][shuffle]
+                weight[place] = at(group.weight.reshape(index.shape)[j], shuffle)
             if j + 1 < group.form.constituents:
                 place += torch.repeat_interleave(here.int(), here)
     return Plan(epoch, order, offsets, kinds, tuple(g.form for g in groups), weight)

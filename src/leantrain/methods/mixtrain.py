@@ -23,7 +23,7 @@ from leantrain.ledger import Ledger
 from leantrain.methods.base import Method, Moment, Panel, Reason, State, register_method
 from leantrain.mixing import Composite, CutMix, Mixer, MixUp
 from leantrain.options import instead_of_ending, option, options_of
-from leantrain.plan import Groups, Plan
+from leantrain.plan import Groups, Plan, at
 
 SELECTIONS = ("region13", "region1", "region3", "all", "correct", "mean-loss", "all-region3", "random")
 NOT_MIXED, REGION_1, REGION_3, SKIPPED_3 = 0, 1, 3, 4
@@ -213,7 +213,7 @@ class MixTrainMethod(Method):
         skip = self.region3 == "skip" and bool((region[draft.index] != REGION_3).any())  # never all of them
         groups, mixed = list[Groups](), list[Tensor]()
         for group in draft.groups:
-            reason = region[group.index]
+            reason = at(region, group.index)
             whole, composite = self._paired(group, reason, skip, batch_size, rng)
             groups += [whole, composite]
             mixed.append(composite.index.reshape(-1))
@@ -226,7 +226,7 @@ class MixTrainMethod(Method):
         k = self.constituents
         wanted = (reason == REGION_1) if skip else (reason != NOT_MIXED)
         chosen = wanted.nonzero().squeeze(1).int()
-        chosen = chosen[torch.randperm(len(chosen), generator=rng, dtype=torch.int32)]
+        chosen = at(chosen, torch.randperm(len(chosen), generator=rng, dtype=torch.int32))
         plain = (reason == NOT_MIXED).nonzero().squeeze(1).int()
         inputs = len(chosen) // k
         # No batch of one: a single composite is taken apart, and so is one composite for a plain example left alone.

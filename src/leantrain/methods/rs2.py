@@ -11,6 +11,7 @@ from leantrain.draft import Draft
 from leantrain.ledger import Ledger
 from leantrain.methods.base import Method, Moment, State, register_method
 from leantrain.options import option
+from leantrain.plan import at
 
 
 @register_method
@@ -36,15 +37,18 @@ class RS2(Method):
         place[index] = torch.arange(len(index), dtype=torch.int32)
         kept = max(1, round(self.keep * len(index)))
         queue = state["queue"]
-        if int((place[queue] >= 0).sum()) < kept:
+        places = at(place, queue)
+        if int((places >= 0).sum()) < kept:
             # The rest of the round first, then a new round without these: no example twice in one epoch. Who is not in
             # the draft loses the turn, or the queue would grow with every round.
-            queue = queue[place[queue] >= 0]
+            queue = queue[places >= 0]
             fresh = torch.randperm(len(ledger), generator=rng, dtype=torch.int32)
             waiting = torch.zeros(len(ledger), dtype=torch.bool)
             waiting[queue] = True
-            queue = torch.cat([queue, fresh[~waiting[fresh]], fresh[waiting[fresh]]])
-        here = (place[queue] >= 0).nonzero().squeeze(1)[:kept]
+            again = at(waiting, fresh)
+            queue = torch.cat([queue, fresh[~again], fresh[again]])
+            places = at(place, queue)
+        here = (places >= 0).nonzero().squeeze(1)[:kept]
         left = torch.ones(len(queue), dtype=torch.bool)
         left[here] = False
-        return draft.take(place[queue[here]]), {"queue": queue[left]}
+        return draft.take(at(places, here)), {"queue": queue[left]}
