@@ -31,7 +31,9 @@ from safetensors.torch import load_file, save_file
 
 import leantrain
 from leantrain.cli import cli
-from leantrain.compare.verdict import Difference
+from leantrain.compare.blocks import pool
+from leantrain.compare.folder import ComparisonFolder
+from leantrain.compare.verdict import Difference, difference
 from leantrain.draft import Draft
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
@@ -68,7 +70,7 @@ SETS = {
 
 STUDIES = {
     "main": Study(("lean",), (0.33, 0.5), 5),
-    "rivals": Study(("rs2", "infobatch", "mixtrain-cutmix", "progressive-resizing"), (0.5,), 3),
+    "rivals": Study(("lean", "rs2", "infobatch", "mixtrain-cutmix", "progressive-resizing"), (0.5,), 3),
     "parts": Study(
         (
             "lean",
@@ -153,9 +155,10 @@ def main() -> None:
     words += ["--resume"] if (out / "compare.yaml").exists() else []
     cli.main(args=[str(word) for word in words], standalone_mode=False)
     content = json.loads((out / "compare.json").read_text())
-    kept = ("label", "cost_ratio", "time_ratio", "accuracy", "accuracy_spread", "seeds")
+    _add_difference_to_lean(content["rows"], ComparisonFolder(out))
+    kept = ("label", "cost_ratio", "time_ratio", "accuracy", "accuracy_spread", "seeds", *DIFFERENCES)
     result = {
-        "rows": [{**{name: row[name] for name in kept}, **_differences(row)} for row in content["rows"]],
+        "rows": [{name: row[name] for name in kept} for row in content["rows"]],
         "curves": content["curves"],
         "settings": {name: value for name, value in content["settings"].items() if name not in ("out", "data_root")},
     }
@@ -179,8 +182,23 @@ def _renamed(weights: Path, folder: Path) -> Path:
     return file
 
 
-def _differences(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("difference_to_full", "difference_to_control")}
+DIFFERENCES = ("difference_to_full", "difference_to_control", "lean_ahead")
+
+
+def _add_difference_to_lean(rows: list[dict[str, Any]], folder: ComparisonFolder) -> None:
+    """How far lean is ahead of every other row of its cost, seed by seed, with the interval of `compare`."""
+    accuracies = {row["label"]: {int(seed): one["test_accuracy"] for seed, one in row["seeds"].items()} for row in rows}
+    alike = pool(accuracies)
+    result = folder.run(folder.settings().entries()[0], folder.settings().config.seed).result()
+    assert result is not None
+    for row in rows:
+        own, other = f"lean @ {row['budget'] or 0:g}", row["label"]
+        row["lean_ahead"] = None
+        if other != own and (seeds := sorted(accuracies.get(own, {}).keys() & accuracies[other].keys())):
+            pooled = alike if alike is not None and {own, other} <= alike.rows else None
+            pairs = [[accuracies[label][seed] for seed in seeds] for label in (own, other)]
+            found = difference(*pairs, result["test_examples"], pooled)
+            row["lean_ahead"] = None if found is None else found.as_json()
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -196,13 +214,14 @@ def _table(rows: list[dict[str, Any]]) -> str:
             share(row["cost_ratio"]),
             share(row["time_ratio"]),
             f"{100 * row['accuracy']:.2f} ± {100 * (row['accuracy_spread'] or 0):.2f}",
-            points(row["difference_to_full"]),
-            points(row["difference_to_control"]),
+            *(points(row[name]) for name in DIFFERENCES),
         )
         for row in rows
         if row["accuracy"] is not None
     ]
-    return markdown(("trained how", "cost", "time", "accuracy", "Δ to full", "Δ to plain at that cost"), lines)
+    return markdown(
+        ("trained how", "cost", "time", "accuracy", "Δ to full", "Δ to plain at that cost", "lean ahead by"), lines
+    )
 
 
 def _arguments() -> argparse.Namespace:

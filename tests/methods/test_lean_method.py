@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.utils.data import TensorDataset
 
 import leantrain
@@ -137,6 +138,17 @@ def test_what_another_method_chose_or_mixed_is_not_skipped_again() -> None:
     assert planned("infobatch + lean", losses, 0.3).examples == pytest.approx(2500 - easy / 2, rel=0.05)
     assert planned("mixtrain-cutmix[select=all] + lean", losses, 0.3).examples == 2500
     assert planned("selective-backprop + lean", losses, 0.3).examples == 2500
+
+
+@pytest.mark.parametrize("budget", [0.33, 0.5])
+def test_a_compiled_model_is_compiled_at_most_four_times_whatever_is_shown(budget: float) -> None:
+    torch.compiler.reset()
+    compiled = CompileCounter()
+    model = build("resnet8", classes=4, image_size=32, width=2, seed=0)
+    data = images(210)  # batches of 30 and, when some are skipped, of any number
+    lean = leantrain.attach(torch.compile(model, backend=compiled), data, "lean", epochs=8, budget=budget)
+    train(lean, 32)
+    assert 1 < compiled.frame_count <= 4
 
 
 def test_without_a_budget_lean_takes_half() -> None:
