@@ -93,6 +93,9 @@ def test_the_papers_numbers_stand_beside_ours_and_the_control(trained: Path) -> 
     assert baseline[control] == ""
     assert 0 < float(mixing[control]) < 100
     assert mixing[header.index("cost")].endswith("×")
+    resumed = run("compare", "--out", trained / "tiny" / "digits-resnet8-2", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "RS2, equal budget" not in resumed.stdout  # plain training is the only control, also when it goes on
 
 
 def test_a_table_goes_on_where_it_stopped_and_refuses_other_settings(trained: Path) -> None:

@@ -171,7 +171,7 @@ def _compare(
         chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
         chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
         chosen["budgets"] = _all_budgets(stored.budgets, chosen.get("budgets", ()))
-        chosen = {"controls": stored.controls, "margin": stored.margin, **chosen}
+        chosen = {"controls": stored.controls, "rs2": stored.rs2, "margin": stored.margin, **chosen}
     else:
         chosen = {"methods": ("lean",), "seeds": 3, **chosen}
     if config.threads:
