@@ -102,11 +102,10 @@ def wrap_again(model: nn.Module) -> None:
         given = {name: getattr(wrapper, name) for name in (*names, "gradient_as_bucket_view")}
         if not wrapper.bucket_bytes_cap_default:
             given["bucket_cap_mb"] = wrapper.bucket_bytes_cap / 2**20
-        if not getattr(
-            wrapper, "forward_sync_buffers", getattr(wrapper, "broadcast_buffers", True)
-        ):  # its name changed
+        held = vars(wrapper)
+        if not held.get("forward_sync_buffers", held.get("broadcast_buffers", True)):  # its name has changed
             given["broadcast_buffers"] = False
-        kept = {name: value for name, value in vars(wrapper).items() if name in KEPT}
+        kept = {name: held[name] for name in KEPT if name in held}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             wrapper.__init__(wrapper.module, **given)  # type: ignore[misc]
