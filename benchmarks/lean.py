@@ -31,9 +31,9 @@ from safetensors.torch import load_file, save_file
 
 import leantrain
 from leantrain.cli import cli
-from leantrain.compare.blocks import pool
 from leantrain.compare.folder import ComparisonFolder
-from leantrain.compare.verdict import Difference, difference
+from leantrain.compare.summary import Summary
+from leantrain.compare.verdict import Difference
 from leantrain.draft import Draft
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
@@ -155,7 +155,8 @@ def main() -> None:
     words += ["--resume"] if (out / "compare.yaml").exists() else []
     cli.main(args=[str(word) for word in words], standalone_mode=False)
     content = json.loads((out / "compare.json").read_text())
-    _add_difference_to_lean(content["rows"], ComparisonFolder(out))
+    folder = ComparisonFolder(out)
+    _add_difference_to_lean(content["rows"], Summary(folder, folder.settings()))
     kept = ("label", "cost_ratio", "time_ratio", "accuracy", "accuracy_spread", "seeds", *DIFFERENCES)
     result = {
         "rows": [{name: row[name] for name in kept} for row in content["rows"]],
@@ -185,20 +186,15 @@ def _renamed(weights: Path, folder: Path) -> Path:
 DIFFERENCES = ("difference_to_full", "difference_to_control", "lean_ahead")
 
 
-def _add_difference_to_lean(rows: list[dict[str, Any]], folder: ComparisonFolder) -> None:
+def _add_difference_to_lean(rows: list[dict[str, Any]], summary: Summary) -> None:
     """How far lean is ahead of every other row of its cost, seed by seed, with the interval of `compare`."""
-    accuracies = {row["label"]: {int(seed): one["test_accuracy"] for seed, one in row["seeds"].items()} for row in rows}
-    alike = pool(accuracies)
-    result = folder.run(folder.settings().entries()[0], folder.settings().config.seed).result()
-    assert result is not None
+    alike, entries = summary.alike(), {entry.label: entry for entry in summary.results}
     for row in rows:
-        own, other = f"lean @ {row['budget'] or 0:g}", row["label"]
-        row["lean_ahead"] = None
-        if other != own and (seeds := sorted(accuracies.get(own, {}).keys() & accuracies[other].keys())):
-            pooled = alike if alike is not None and {own, other} <= alike.rows else None
-            pairs = [[accuracies[label][seed] for seed in seeds] for label in (own, other)]
-            found = difference(*pairs, result["test_examples"], pooled)
-            row["lean_ahead"] = None if found is None else found.as_json()
+        lean = entries.get(f"lean @ {row['budget'] or 0:g}")
+        found = (
+            None if lean in (None, entries[row["label"]]) else summary.difference(lean, entries[row["label"]], alike)
+        )
+        row["lean_ahead"] = None if found is None else found.as_json()
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -43,6 +43,7 @@ from leantrain.methods import (
 from leantrain.methods import chain as as_chain
 from leantrain.plan import Plan, PlannedBatch, shared_out
 from leantrain.ranks import (
+    check_rewrappable,
     check_sharding,
     gathered,
     own_rank,
@@ -568,6 +569,8 @@ class Lean:
             check_sharding(self.model)
             if not self.synchronised and (text := wrapping_warning(self.model)) is not None:
                 warnings.warn(text, LeanWarning, stacklevel=3)
+            if next(iter(self._chain.having(Reshapes)), None) is not None:
+                check_rewrappable(self.model)
             if self._presenter.leaves_out and waits_for_all(self.model):
                 raise LeanError(
                     f"{self.method} leaves parameters without a gradient, for which DistributedDataParallel would "

@@ -91,13 +91,9 @@ def wrap_again(model: nn.Module) -> None:
 
     It has laid out those that it was given, and has no way to take others. Made anew in its own place, as the loop and
     Fabric hold it; it checks that all ranks have parameters of the same shapes, and gives them the first one's values.
+    `check_rewrappable` has found nothing that would be lost.
     """
     for wrapper in _wrappers(model):
-        if wrapper._comm_hooks or wrapper.mixed_precision is not None:
-            raise LeanError(
-                "DistributedDataParallel has a hook for its communication or a precision of its own, which it would "
-                "lose when the model changes; leave that out, or choose a method that leaves the model as it is."
-            )
         names = ("device_ids", "output_device", "dim", "process_group", "find_unused_parameters", "static_graph")
         given = {name: getattr(wrapper, name) for name in (*names, "gradient_as_bucket_view")}
         if not wrapper.bucket_bytes_cap_default:
@@ -108,7 +104,7 @@ def wrap_again(model: nn.Module) -> None:
         kept = {name: held[name] for name in KEPT if name in held}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            wrapper.__init__(wrapper.module, **given)  # type: ignore[misc]
+            DistributedDataParallel.__init__(wrapper, wrapper.module, **given)
         vars(wrapper).update(kept)
 
 
@@ -118,6 +114,23 @@ KEPT = (
     *(name for name in vars(nn.Module()) if name.endswith(("_hooks", "_with_kwargs", "_always_called"))),
 )
 """What belongs to the wrapper's user and not to its making."""
+
+
+def check_rewrappable(model: nn.Module) -> None:
+    """Refuse several ranks with a wrapper that `wrap_again` cannot find or would not make as it was."""
+    if world_size() == 1:
+        return
+    wrappers = _wrappers(model)
+    if not wrappers:
+        raise LeanError(
+            f"the method changes {type(model).__name__}, around which DistributedDataParallel must then be made anew, "
+            "and no such wrapper is in sight; wrap the model before attach, or assign lean.model = wrapped."
+        )
+    if any(one._comm_hooks or one.mixed_precision is not None or one._delay_all_reduce_params for one in wrappers):
+        raise LeanError(
+            "DistributedDataParallel has a hook for its communication, a precision of its own or delayed parameters, "
+            "which would be lost when the method changes the model; leave that out, or choose another method."
+        )
 
 
 def check_sharding(model: nn.Module) -> None:

@@ -118,6 +118,7 @@ def test_tables_share_their_runs_and_a_row_added_later_says_why_it_has_no_speed_
     assert rows["MixTrain-CutMix"][speed].strip().endswith("x")
     assert rows["FixRes"][speed].strip() == UNKNOWN
     assert "not trained in turns with the baseline" in done.stdout
+    assert "oracle-skip" in (trained / "tiny" / "digits-resnet8-2" / "compare.yaml").read_text()  # of the other table
 
 
 def test_results_are_one_page_with_a_picture(trained: Path, tmp_path: Path) -> None:
@@ -131,11 +132,12 @@ def test_results_are_one_page_with_a_picture(trained: Path, tmp_path: Path) -> N
     assert (empty.returncode, "nothing has been trained" in empty.stderr) == (2, True)
 
 
-def test_the_list_names_every_table_with_its_data_and_time() -> None:
-    said = run("bench", "tables", "--list", "--scale", "tiny").stdout
-    for name in (*TABLES, "003-table1"):
+@pytest.mark.parametrize(("scale", "time"), [("tiny", "digits | seconds |"), ("cpu", " min |"), ("full", " epochs |")])
+def test_the_list_names_every_table_with_its_data_and_time(scale: str, time: str) -> None:
+    said = run("bench", "tables", "--list", "--scale", scale).stdout
+    for name in (*TABLES, "all", "003-table1"):
         assert f"| {name} |" in said
-    assert "| digits | seconds |" in said
+    assert time in said
 
 
 @pytest.mark.parametrize(

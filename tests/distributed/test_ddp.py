@@ -336,10 +336,12 @@ def sayings() -> dict[str, list[str]]:
         told[name] = [str(one.message) for one in caught if issubclass(one.category, LeanWarning)]
 
     def loop(model: nn.Module, wrapped: nn.Module | None = None, method: str = "plain", **size: int) -> None:
-        lean = leantrain.attach(model, images(64), method, epochs=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if method == "prune-train" else None
+        lean = leantrain.attach(model, images(64), method, epochs=1, optimizer=optimizer)
         lean.model = wrapped or model
         next(iter(lean.loader(**size)))
 
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.distributed.fsdp import fully_shard
 
     listen("bare", lambda: loop(network(False), batch_size=32))
@@ -349,6 +351,10 @@ def sayings() -> dict[str, list[str]]:
     listen("divided twice", lambda: loop(DistributedDataParallel(network(False)), batch_size=8))
     listen("per rank", lambda: loop(DistributedDataParallel(network(False)), batch_size_per_rank=8))
     listen("waits", lambda: loop(DistributedDataParallel(network(False)), method="fixres", batch_size=32))
+    listen("changes a bare one", lambda: loop(network(False), method="prune-train", batch_size=32))
+    hooked = DistributedDataParallel(network(False))
+    hooked.register_comm_hook(None, allreduce_hook)
+    listen("changes a hooked one", lambda: loop(hooked, method="prune-train", batch_size=32))
     listen("sharded", lambda: loop(fully_shard(network(False)), batch_size=32))
     listen("sharded after", lambda: loop(later, fully_shard(network(False)), batch_size=32))
     return told
@@ -359,6 +365,8 @@ def test_a_loop_that_gets_several_processes_wrong_is_told(ranks: Ranks) -> None:
         assert "not wrapped in DistributedDataParallel" in told["bare"][0]
         assert "say batch_size_per_rank=8" in told["divided twice"][0]
         assert "wrap the model with find_unused_parameters=True" in told["waits"][0]
+        assert "no such wrapper is in sight; wrap the model before attach" in told["changes a bare one"][0]
+        assert "has a hook for its communication" in told["changes a hooked one"][0]
         assert all("does not support; wrap it in Distr" in told[name][0] for name in ("sharded", "sharded after"))
         assert not any(told[name] for name in ("wrapped", "wrapped after", "per rank"))
 

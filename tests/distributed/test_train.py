@@ -136,7 +136,7 @@ def test_parameters_that_a_batch_leaves_out_are_not_waited_for(tmp_path: Path) -
 
 
 def test_a_model_that_loses_channels_is_trained_and_resumed_by_all_processes(tmp_path: Path) -> None:
-    words = ("--method", "prune-train[threshold=0.5]", "--epochs", "4")
+    words = ("--method", "prune-train[threshold=0.5]", "--epochs", "8")
     whole = Together(2, arguments(tmp_path / "whole", *words))
     assert whole.codes() == [0, 0], whole.said()
     assert rows(tmp_path / "whole")[-1]["network"] < 0.9

@@ -9,10 +9,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from leantrain.bench.papers import SCALES
+from leantrain.bench.papers import SCALES, TABLES
+from leantrain.bench.tables import Tables
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.errors import LeanError
 from leantrain.files import write_text
+from leantrain.run.display import Quiet
 
 HEAD = """# Results
 The papers' tables beside ours, made by `make results` from what `leantrain bench tables` and
@@ -24,9 +26,13 @@ MARKERS = "osD^vP*X<>hd"
 
 def write_results(folder: Path, page: Path) -> Path:
     """Write the page, and its pictures into `images` beside it."""
-    found = [path for scale in SCALES[::-1] for path in sorted((folder / scale).glob("*/table.md"))]
-    found += sorted((folder / "accelerators").glob("*/table.md"))
-    if not found:
+    tables = [
+        (run.markdown(one), run.out / one.name)  # anew: another table may have trained more of what they share
+        for run in (Tables((), scale, folder, Quiet()) for scale in SCALES[::-1])
+        for one in filter(run.is_begun, TABLES.values())
+    ]
+    tables += [(file.read_text(), file.parent) for file in sorted((folder / "accelerators").glob("*/table.md"))]
+    if not tables:
         raise LeanError(f"nothing has been trained in '{folder}'; run `leantrain bench tables --table NAME` first.")
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -34,20 +40,20 @@ def write_results(folder: Path, page: Path) -> Path:
     for name, rows in _comparisons(folder).items():
         _tradeoff(name, rows).savefig(images / f"results-{name}.png", dpi=100)
         parts.append(f"![{name}: accuracy against speed-up, plain training as a line](images/results-{name}.png)\n")
-    parts += [_with_pictures(path, images).rstrip() + "\n" for path in found]
+    parts += [_with_pictures(text, place, images).rstrip() + "\n" for text, place in tables]
     write_text(page, "\n".join(parts))
     return page
 
 
-def _with_pictures(file: Path, images: Path) -> str:
+def _with_pictures(text: str, place: Path, images: Path) -> str:
     """A table's text; its pictures are copied to where the page finds them."""
 
     def copied(match: re.Match[str]) -> str:
-        name = f"results-{file.parent.name}-{match[1]}"
-        shutil.copyfile(file.parent / match[1], images / name)
+        name = f"results-{place.name}-{match[1]}"
+        shutil.copyfile(place / match[1], images / name)
         return f"](images/{name})"
 
-    return re.sub(r"\]\((\w+\.png)\)", copied, file.read_text())
+    return re.sub(r"\]\((\w+\.png)\)", copied, text)
 
 
 def _comparisons(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -62,11 +68,13 @@ def _comparisons(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _tradeoff(name: str, rows: list[dict[str, Any]]) -> Figure:
-    """Accuracy against speed-up (000 Fig. 11A, 002 Fig. 15); a method keeps its sign whatever its options."""
+    """Accuracy against speed-up (000 Fig. 11A, 002 Fig. 15); a method keeps its sign whatever its options.
+
+    Plain training is where its cost puts it, as it does nothing else; a row that has no time is left out.
+    """
     methods: dict[str, list[tuple[float, float]]] = {}
-    for row in (row for row in rows if row["role"] == "method"):
-        point = (1 / (row["time_ratio"] or row["cost_ratio"]), 100 * row["accuracy"])
-        methods.setdefault(row["method"].split("[")[0], []).append(point)
+    for row in (row for row in rows if row["role"] == "method" and row["time_ratio"]):
+        methods.setdefault(row["method"].split("[")[0], []).append((1 / row["time_ratio"], 100 * row["accuracy"]))
     plain = [row for row in rows if row["role"] in ("baseline", "equal-budget")]
     line = sorted((1 / row["cost_ratio"], 100 * row["accuracy"]) for row in plain)
     figure = Figure(figsize=(9.5, max(4.0, 0.24 * len(methods))), layout="constrained")

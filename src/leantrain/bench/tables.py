@@ -22,12 +22,12 @@ from leantrain.inspect import figures
 from leantrain.inspect.record import Record, runtime
 from leantrain.inspect.score_figures import gallery, overlap, write
 from leantrain.methods import parse_method
-from leantrain.run.config import TrainConfig
+from leantrain.run.config import OPERATIONAL, TrainConfig
 from leantrain.run.display import Display
 from leantrain.run.folder import RunFolder
 from leantrain.run.lock import locked
 from leantrain.run.scores import from_run, score_images
-from leantrain.run.setup import load_images, resolve
+from leantrain.run.setup import default_epochs, load_images, resolve
 from leantrain.scoring import combined, compare_scores, load
 
 SEEDS = {"tiny": 1, "cpu": 3, "full": 3}
@@ -36,7 +36,7 @@ ENSEMBLE = {"tiny": (1, 1), "cpu": (3, 2), "full": (10, 20)}  # models and their
 OTHER_MODEL = {"tiny": ("resnet20", 2), "cpu": ("resnet20", 8), "full": ("torchvision/googlenet", None)}
 ACCELERATORS = "003-table1"
 ALL = "all"
-CPU_RATES = {"resnet8-8": 1180, "resnet8-16": 530, "resnet20-8": 560, "mobilenetv2_035": 125, "test_vit": 330}
+CPU_RATES = {"resnet8-8": 1180, "resnet20-8": 560, "mobilenetv2_035": 125, "test_vit": 330}
 """Examples a second, forward and backward, on one thread of an AMD EPYC (AVX2, fp32, 32 px, batch 32)."""
 
 
@@ -58,9 +58,9 @@ def listing(scale: str) -> str:
     """Every table, with the data and about the time that it needs at a scale."""
     rows = []
     for one in TABLES.values():
-        parts = [part for part in one.parts if scale in part.settings]
-        data = ", ".join(dict.fromkeys(str(part.settings[scale]["data"]) for part in parts))
-        rows.append([one.name, one.title, str(len(parts)), data, _time([one], scale)])
+        groups = grouped([one], scale)
+        data = ", ".join(dict.fromkeys(str(group.settings["data"]) for group in groups))
+        rows.append([one.name, one.title, str(len(groups)), data, _time([one], scale)])
     shared = grouped(TABLES.values(), scale)
     together = "every table but 003's; rows that several have are trained once"
     rows.append([ALL, together, str(len(shared)), "all of these", _time(TABLES.values(), scale)])
@@ -73,7 +73,7 @@ def _time(tables: Iterable[Table], scale: str) -> str:
     """A guess at the time on one CPU thread; of the papers' scale only what it costs."""
     seconds, epochs = 0.0, 0.0
     for group in grouped(tables, scale):
-        config = TrainConfig(**group.settings)
+        config = TrainConfig(**{"epochs": default_epochs(50_000), "batch_size": 128, **group.settings})
         settings = Settings(config, group.methods(Path("x.npz")), SEEDS[scale], rs2=False)
         group_epochs = expected_total(settings, config.train_limit or 50_000, 32)
         epochs += group_epochs
@@ -143,13 +143,21 @@ class Tables:
 
     def train(self) -> None:
         """Train what is missing, all rows of a comparison in turns; then draw and write the tables."""
-        for group in grouped(self.chosen, self.scale):
-            self._train_group(group)
-        for one in self.chosen:
-            for part in one.parts:
-                if self.scale in part.settings:
-                    self._draw(one, part)
-            write_text(self.out / one.name / "table.md", self.markdown(one) + "\n")
+        try:
+            for group in grouped(self.chosen, self.scale):
+                self._train_group(group)
+            for one in self.chosen:
+                for part in one.parts:
+                    if self.scale in part.settings:
+                        self._draw(one, part)
+        finally:
+            for one in filter(self.is_begun, self.chosen):
+                write_text(self.out / one.name / "table.md", self.markdown(one) + "\n")
+
+    def is_begun(self, one: Table) -> bool:
+        """Whether there is anything to show of a table."""
+        there = (part for part in one.parts if self.scale in part.settings)
+        return any(self._folder(part).summary_file.exists() for part in there)
 
     def _folder(self, part: Part) -> ComparisonFolder:
         return ComparisonFolder(self.out / part.comparison(self.scale))
@@ -160,15 +168,14 @@ class Tables:
             config, images = self._config(group.settings)
             methods = group.methods(self._scores(folder, config, images, group.parts))
             settings = Settings(config, methods, self.seeds, rs2=False)
-            if folder.holds_comparison:
-                settings = _joined(folder, settings)
+            whole = _joined(folder, settings) if folder.holds_comparison else settings
             epochs = expected_total(settings, len(images.train), images.image_size)
             self.display.note(f"{group.name}, {len(settings.methods)} methods: at most {epochs:,.0f} epochs")
-            training = Training(settings, folder, self.display)
+            training = Training(settings, folder, self.display, whole)
             try:
                 training.train()
             finally:
-                folder.write_summary(summarise(folder, settings, training.failures))
+                folder.write_summary(summarise(folder, whole, training.failures))
 
     def _config(self, settings: Mapping[str, Any]) -> tuple[TrainConfig, ImageSet]:
         config = TrainConfig(**{**settings, **self.changes, "out": None})
@@ -262,6 +269,7 @@ class Tables:
         notes = [part.note] if part.note else []
         if any(found[label]["accuracy"] and not found[label]["time_ratio"] for label in labels & found.keys()):
             notes.append(APART)
+        labels |= {row["label"] for row in summary["rows"] if row["control_of"] in labels}
         failed = [
             f"{name} failed: {reason}"
             for name, reason in summary["failures"].items()
@@ -271,8 +279,8 @@ class Tables:
 
 
 APART = (
-    "A row without a speed-up was not trained in turns with the baseline, from beginning to end; several `--table`, or "
-    f"`--table {ALL}`, in one command are."
+    "A row without a speed-up was not trained in turns with the baseline from beginning to end. To get one, train the "
+    f"tables by one command (several `--table`, or `--table {ALL}`) in another --out."
 )
 OURS = ("ours: error, %", "cost", "speed-up", "plain at that cost: error, %", "Δ accuracy to it, points")
 
@@ -314,7 +322,7 @@ def _joined(folder: ComparisonFolder, settings: Settings) -> Settings:
     stored = folder.settings()
     was = dataclasses.asdict(stored.config)
     for name, value in dataclasses.asdict(settings.config).items():
-        if name not in ("out", "workers") and was[name] != value:
+        if name not in OPERATIONAL and was[name] != value:
             raise LeanError(
                 f"'{folder}' was started with {name} {was[name]}, and this is {value}; choose another --out."
             )

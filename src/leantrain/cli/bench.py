@@ -33,9 +33,7 @@ def bench() -> None:
 
 
 @bench.command("tables", cls=Command)
-@click.option(
-    "--table", "names", multiple=True, help="the table to train; may be repeated; all: every one", metavar="NAME"
-)
+@click.option("--table", "names", multiple=True, help="the table to train, or all; may be repeated", metavar="NAME")
 @click.option("--list", "listed", is_flag=True, help="name the tables, with the data and time that each needs")
 @click.option(
     "--scale",
@@ -80,11 +78,10 @@ def tables(names: tuple[str, ...], listed: bool, scale: str, seeds: int | None, 
         code = stop.exit_code if isinstance(stop, Interrupted) else 130
     click.echo("\n\n".join(run.markdown(one) for one in chosen))
     if code:
-        named = " ".join(f"--table {name}" for name in names)
-        click.echo(
-            f"stopped; go on with: leantrain bench tables {named} --scale {scale} --out {shlex.quote(str(out))}",
-            err=True,
-        )
+        words = [word for name in names for word in ("--table", name)]
+        for name, value in {"scale": scale, "seeds": seeds, **given, "out": out}.items():
+            words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        click.echo(f"stopped; go on with: leantrain bench tables {shlex.join(words)}", err=True)
     else:
         click.echo(f"written to {run.out}", err=True)
     return code

@@ -43,12 +43,7 @@ class Summary:
 
     def content(self, failures: dict[str, str]) -> dict[str, Any]:
         """The comparison as compare.json holds it; see docs/compare.md."""
-        ratios = self.time_ratios()
-        accuracies = {
-            entry.label: {seed: result["test_accuracy"] for seed, result in own.items()}
-            for entry, own in self.results.items()
-        }
-        alike = pool(accuracies)
+        ratios, alike = self.time_ratios(), self.alike()
         rows = [self._row(entry, ratios, alike) for entry in self.results]
         return {
             "format": FORMAT,
@@ -63,6 +58,25 @@ class Summary:
             "notes": self._notes(rows),
             "failures": {**self._stored_failures(), **failures},
         }
+
+    def alike(self) -> Pool | None:
+        """The rows that spread alike."""
+        return pool(
+            {
+                entry.label: {seed: result["test_accuracy"] for seed, result in own.items()}
+                for entry, own in self.results.items()
+            }
+        )
+
+    def difference(self, ours: Entry, theirs: Entry, alike: Pool | None) -> Difference | None:
+        """Of two rows' accuracies over the seeds that both have, with what those that spread alike tell of it."""
+        own, other = self.results[ours], self.results[theirs]
+        seeds = sorted(own.keys() & other.keys())
+        if not seeds:
+            return None
+        first, second = ([results[seed]["test_accuracy"] for seed in seeds] for results in (own, other))
+        both = alike is not None and {ours.label, theirs.label} <= alike.rows
+        return difference(first, second, own[seeds[0]]["test_examples"], alike if both else None)
 
     def _notes(self, rows: list[dict[str, Any]]) -> dict[str, str]:
         """By row, what its numbers do not say: what its scores cost, and what the model did not take."""
@@ -88,13 +102,8 @@ class Summary:
         own = results[entry]
         full = results[BASELINE_ENTRY]
         control = self.settings.control(entry)
-
-        def compared(other: Entry) -> Difference | None:
-            spread_alike = alike is not None and {entry.label, other.label} <= alike.rows
-            return _difference(own, results[other], alike if spread_alike else None)
-
-        to_full = compared(BASELINE_ENTRY) if entry.role != "baseline" else None
-        to_control = compared(control) if control and entry.role == "method" else None
+        to_full = self.difference(entry, BASELINE_ENTRY, alike) if entry.role != "baseline" else None
+        to_control = self.difference(entry, control, alike) if control and entry.role == "method" else None
         cost = _mean([own[s]["cost"] / full[s]["cost"] for s in own if s in full])
         times = list(ratios.get(entry.label, {}).values())
         time_ratio = _mean(times)
@@ -182,16 +191,6 @@ class Summary:
                     shares.append(row["total_seconds"] / own[seed]["train_seconds"] * ratios[entry.label][seed])
                     break
         return {"share": _mean(shares), "reached": len(shares), "seeds": asked} if asked else None
-
-
-def _difference(
-    own: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]], alike: Pool | None
-) -> Difference | None:
-    seeds = sorted(own.keys() & other.keys())
-    if not seeds:
-        return None
-    ours, theirs = ([results[s]["test_accuracy"] for s in seeds] for results in (own, other))
-    return difference(ours, theirs, own[seeds[0]]["test_examples"], alike)
 
 
 def _about_scores(row: dict[str, Any]) -> str:

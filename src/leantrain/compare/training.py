@@ -30,13 +30,21 @@ class Training:
         settings: what is compared.
         folder: where it is written.
         display: what the user sees.
+        whole: what the folder is a comparison of, where that is more than is trained now.
 
     Attributes:
         failures: by row and seed, why a run failed.
     """
 
-    def __init__(self, settings: Settings, folder: ComparisonFolder, display: Display | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: ComparisonFolder,
+        display: Display | None = None,
+        whole: Settings | None = None,
+    ) -> None:
         self.settings = settings
+        self._whole = whole or settings
         self.folder = folder
         self.display: Display = display or Quiet()
         self.failures: dict[str, str] = {}
@@ -52,7 +60,7 @@ class Training:
         Args:
             engine: trains them side by side; without one they take turns here.
         """
-        self.folder.write_settings(self.settings)
+        self.folder.write_settings(self._whole)
         self.display.start(1, 0.0)
         try:
             with on_stop(self._stop):
