@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from leantrain.bench.papers import SCALES, TABLES
-from leantrain.bench.tables import Tables
+from leantrain.bench.tables import Tables, described
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.errors import LeanError
 from leantrain.files import write_text
@@ -37,8 +37,8 @@ def write_results(folder: Path, page: Path) -> Path:
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     parts = [HEAD]
-    for name, rows in _comparisons(folder).items():
-        _tradeoff(name, rows).savefig(images / f"results-{name}.png", dpi=100)
+    for name, summary in _comparisons(folder).items():
+        _tradeoff(summary).savefig(images / f"results-{name}.png", dpi=100)
         parts.append(f"![{name}: accuracy against speed-up, plain training as a line](images/results-{name}.png)\n")
     parts += [_with_pictures(text, place, images).rstrip() + "\n" for text, place in tables]
     write_text(page, "\n".join(parts))
@@ -56,22 +56,22 @@ def _with_pictures(text: str, place: Path, images: Path) -> str:
     return re.sub(r"\]\((\w+\.png)\)", copied, text)
 
 
-def _comparisons(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows that were trained, by scale and comparison; the comparison of most rows first."""
+def _comparisons(folder: Path) -> dict[str, dict[str, Any]]:
+    """The comparisons with a method that was trained, by scale and name; the one of most rows first."""
     found = {}
     for file in sorted(path for scale in SCALES for path in (folder / scale).glob("*/compare.json")):
         summary = ComparisonFolder(file.parent).summary()
-        rows = [row for row in (summary or {"rows": []})["rows"] if row["accuracy"] is not None and row["cost_ratio"]]
-        if any(row["role"] == "method" for row in rows):
-            found[f"{file.parents[1].name}-{file.parent.name}"] = rows
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        if summary is not None and any(row["role"] == "method" and row["cost_ratio"] for row in summary["rows"]):
+            found[f"{file.parents[1].name}-{file.parent.name}"] = summary
+    return dict(sorted(found.items(), key=lambda item: -len(item[1]["rows"])))
 
 
-def _tradeoff(name: str, rows: list[dict[str, Any]]) -> Figure:
+def _tradeoff(summary: dict[str, Any]) -> Figure:
     """Accuracy against speed-up (000 Fig. 11A, 002 Fig. 15); a method keeps its sign whatever its options.
 
     Plain training is where its cost puts it, as it does nothing else; a row that has no time is left out.
     """
+    rows = [row for row in summary["rows"] if row["accuracy"] is not None and row["cost_ratio"]]
     methods: dict[str, list[tuple[float, float]]] = {}
     for row in (row for row in rows if row["role"] == "method" and row["time_ratio"]):
         methods.setdefault(row["method"].split("[")[0], []).append((1 / row["time_ratio"], 100 * row["accuracy"]))
@@ -83,7 +83,7 @@ def _tradeoff(name: str, rows: list[dict[str, Any]]) -> Figure:
     for place, (method, points) in enumerate(methods.items()):
         marker = MARKERS[place % len(MARKERS)]
         axes.plot([x for x, _ in points], [y for _, y in points], marker, color=f"C{place % 10}", label=method)
-    axes.set(title=name, xlabel="speed-up", ylabel="accuracy, %", xscale="log")
+    axes.set(title=described(summary), xlabel="speed-up", ylabel="accuracy, %", xscale="log")
     ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()

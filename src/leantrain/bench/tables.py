@@ -265,7 +265,7 @@ class Tables:
             paper = [*row.paper, *[""] * (len(one.columns) - len(row.paper))]
             lines.append([row.label, *paper, *_ours(found.get(method), controls.get(method))])
         header = ["", *(f"paper: {name}" for name in one.columns), *OURS]
-        heading = f"**{part.heading}**; ours: {_described(summary)}"
+        heading = f"**{part.heading}**; ours: {described(summary)}"
         notes = [part.note] if part.note else []
         if any(found[label]["accuracy"] and not found[label]["time_ratio"] for label in labels & found.keys()):
             notes.append(APART)
@@ -305,7 +305,7 @@ def _error(row: dict[str, Any]) -> str:
     return f"{100 * (1 - row['accuracy']):.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
 
 
-def _described(summary: dict[str, Any]) -> str:
+def described(summary: dict[str, Any]) -> str:
     """What was trained: data, model, epochs, seeds and hardware."""
     config, seeds = summary["settings"], len(summary["seeds"])
     width = f" of width {config['width']}" if config["width"] else ""
