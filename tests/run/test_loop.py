@@ -126,9 +126,9 @@ def test_runs_that_take_turns_do_not_disturb_each_other() -> None:
 
 
 def test_accumulation_differs_from_the_large_batch_by_batch_norm_alone() -> None:
-    settings = {"precision": "fp32", "model": "convnext_atto", "width": None, "train_limit": 12, "batch_size": 6}
+    settings = {"precision": "fp32", "model": "test_vit", "width": None, "train_limit": 12, "batch_size": 6}
     whole, parts = (make_run(accumulate=n, **settings) for n in (1, 4))
-    for run in (whole, parts):  # ConvNeXt has no BatchNorm
+    for run in (whole, parts):  # a transformer has no BatchNorm
         run.train_epoch()
     assert whole.steps == parts.steps
     for name, tensor in whole.module.state_dict().items():

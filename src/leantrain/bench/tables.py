@@ -75,7 +75,9 @@ def _time(tables: Iterable[Table], scale: str) -> str:
     for group in grouped(tables, scale):
         config = TrainConfig(**{"epochs": default_epochs(50_000), "batch_size": 128, **group.settings})
         settings = Settings(config, group.methods(Path("x.npz")), SEEDS[scale], rs2=False)
-        group_epochs = expected_total(settings, config.train_limit or 50_000, 32)
+        group_epochs = expected_total(
+            settings, min(2_000, config.train_limit or 2_000), 32
+        )  # a share, whatever there is
         epochs += group_epochs
         rate = CPU_RATES.get(f"{config.model}-{config.width}", CPU_RATES.get(str(config.model), 0))
         seconds += group_epochs * (config.train_limit or 0) / rate if rate else 0.0

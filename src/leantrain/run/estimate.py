@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
 from typing import TYPE_CHECKING
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """What a run of these settings costs at most, in epochs of plain training."""
     assert config.epochs is not None
-    method, budget = choose_method(config.method, config.budget)
+    return _expected(config.method, config.budget, length, config.epochs, config.step_size, side)
+
+
+@functools.lru_cache(1024)  # a control costs what its method does, and tables have rows in common
+def _expected(name: str | None, share: float | None, examples: int, epochs: int, batch_size: int, side: int) -> float:
+    method, budget = choose_method(name, share)
     return estimate.expected_cost(
-        method,
-        examples=length,
-        epochs=config.epochs,
-        batch_size=config.step_size,
-        side=side,
-        budget=budget,
+        method, examples=examples, epochs=epochs, batch_size=batch_size, side=side, budget=budget
     )
 
 
