@@ -34,8 +34,8 @@ from leantrain.run.config import TrainConfig
 from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
 
-BATCH = 128
-"""The default when the first tables were measured."""
+BATCH, RATE = 128, 0.2
+"""The defaults when the first tables were measured; the rate in proportion to the batch size."""
 
 METHODS = {
     "MixTrain-CutMix": "mixtrain-cutmix",
@@ -134,6 +134,7 @@ def outcome(
             method=name,
             budget=float(share) if share else budget,
             batch_size=batch_size,
+            lr=RATE * batch_size / BATCH,
             schedule=study.schedule,
             seed=seed,
             eval_every=10_000,

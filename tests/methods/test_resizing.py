@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -109,6 +110,28 @@ def test_shrinking_is_antialiased() -> None:
     (small,) = shown
     assert small.shape == (1, 1, 16, 16)
     torch.testing.assert_close(small[..., 1:-1], torch.full((1, 1, 16, 14), 0.5), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("sides", [(32, 32), (28, 36), (64, 64), (65, 65)])  # up to 64 by matrix products
+@pytest.mark.parametrize("scale", [0.5, 0.75])
+def test_small_images_are_shrunk_as_torch_does_it(channels: int, sides: tuple[int, int], scale: float) -> None:
+    pictures = torch.randn(3, channels, *sides).contiguous(memory_format=torch.channels_last)
+    smaller = [round(side * scale) for side in sides]
+    expected = F.interpolate(pictures, size=smaller, mode="bilinear", antialias=True)
+    form = Shrunk(Attached(nn.Conv2d(channels, 1, 3), pictures, None, None, Ledger(1), 0, Stopwatch()))
+    batch = Batch((pictures, None), torch.zeros(3), None, Form.of(shrunk=scale), 0, 0, 3.0, scale**2)
+    shown: list[Tensor] = []
+
+    def ask(inputs: Tensor) -> leantrain.Answer:
+        shown.append(inputs)
+        return leantrain.Answer(inputs.flatten(1))
+
+    with torch.autocast("cpu", torch.bfloat16):  # of which the pictures are left out
+        form.show(pictures, scale, batch, ask)
+    (small,) = shown
+    torch.testing.assert_close(small, expected, atol=1e-5, rtol=0)
+    assert small.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_the_ledger_says_which_losses_come_from_small_images() -> None:

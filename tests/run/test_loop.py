@@ -110,6 +110,24 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(precision:
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+def test_crops_shift_more_and_more_as_a_run_goes_on() -> None:
+    run = make_run(epochs=4)
+    strengths = []
+    while not run.finished:
+        run.train_epoch()
+        strengths.append(run.augment.strength)
+    assert strengths == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_a_budget_is_what_crops_grow_over() -> None:
+    run = make_run(epochs=4, budget=0.5)
+    strengths = []
+    while not run.finished:
+        run.train_epoch()
+        strengths.append(run.augment.strength)
+    assert strengths[0] == 0.0 and strengths == sorted(strengths) and 0.4 < strengths[-1] < 1.0
+
+
 def test_training_leaves_the_global_generators_alone() -> None:
     before = torch.get_rng_state()
     trained(make_run(dropout=0.2, method="mixtrain-cutmix", epochs=4))

@@ -18,7 +18,9 @@ class Augment:
     """Turns batches of bytes into what the network sees.
 
     What happens to an example depends on (seed, epoch, its index) and on nothing else: not on the batch it came in,
-    the worker that read it or the rank that trains it.
+    the worker that read it or the rank that trains it. `strength` is a matter of the epoch, too: how far a crop shifts
+    an image, as a share of `pad`. It grows over a run, because what is new is learnt sooner where it stays in its
+    place, and what is known is learnt better where it does not.
 
     Called with a batch, it is what `attach` takes as `prepare=`. It is not a method of the run, because a cycle
     through the run would keep the loader's workers alive after it.
@@ -26,6 +28,7 @@ class Augment:
 
     def __init__(self, images: ImageSet, seed: int, device: torch.device | str) -> None:
         self.pad = images.pad
+        self.strength = 1.0
         self.flip = images.flip
         self.erase = images.erase
         self.seed = seed
@@ -54,16 +57,17 @@ class Augment:
 
     def _placed(self, pixels: Tensor, index: Tensor, epoch: int) -> Tensor:
         """Cropped, mirrored and normalised."""
-        if not (self.pad or self.flip):
+        pad = round(self.pad * self.strength)
+        if not (pad or self.flip):
             return self._normalise(pixels)
         # Drawn where the index lives and moved afterwards: the numbers are the same on every device.
         draws = rng.uniform(self.seed, epoch, index, 3).to(pixels.device, non_blocking=True)
         mirrored = (draws[:, 2] < 0.5) if self.flip else torch.zeros_like(draws[:, 2], dtype=torch.bool)
-        if not self.pad:
+        if not pad:
             return self._normalise(torch.where(mirrored.view(-1, 1, 1, 1), pixels.flip(2), pixels))
 
         number, height, width, channels = pixels.shape
-        offset = (draws[:, :2] * (2 * self.pad + 1)).long() - self.pad
+        offset = (draws[:, :2] * (2 * pad + 1)).long() - pad
         rows = torch.arange(height, device=pixels.device) + offset[:, :1]
         cols = torch.arange(width, device=pixels.device) + offset[:, 1:]
         cols = torch.where(mirrored.unsqueeze(1), cols.flip(1), cols)

@@ -51,7 +51,8 @@ class TrainConfig:
     augment: str = _flag(
         "Data",
         "light",
-        "light: random crops, and mirrored where --flip is on; trivial and randaugment do more besides",
+        "light: random crops, which shift small images more and more as the run goes on, and mirrored where --flip "
+        "is on; trivial and randaugment do more besides",
         choices=("none", "light", "trivial", "randaugment"),
     )
     flip: bool | None = _flag(
@@ -95,7 +96,7 @@ class TrainConfig:
     lr: float | None = _flag(
         "Training",
         None,
-        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.2, adam and adamw 0.001; "
+        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.6, adam and adamw 0.001; "
         "where training starts from weights sgd 0.02, the others 0.002 and with the square root of the batch size)",
         above=0.0,
     )

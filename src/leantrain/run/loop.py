@@ -159,6 +159,7 @@ class Run:
         started, waited = time.perf_counter(), self._loader.waited
         batches = iter(self._loader)
         lean, display = self.lean, self.display
+        self.augment.strength = lean.epoch_start
         display.epoch(lean.epoch, len(self._loader) + int(lean.epoch_totals["steps"]), int(lean.epoch_totals["steps"]))
         self.model.train()
         for batch in batches:
@@ -491,6 +492,7 @@ class Run:
         assert self.folder is not None
         self._check_identity(saved["identity"])
         self.lean.load_state_dict(saved["lean"])  # before the weights, as they may be of fewer channels
+        self.augment.strength = self.lean.epoch_start  # as planning the next epoch may look at examples
         try:
             self.module.load_state_dict(saved["model"])
             self._optimizer.load_state_dict(saved["optimizer"])

@@ -86,7 +86,7 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
     batch_size = config.batch_size or default_batch_size(len(images.train), epochs)
     optimizer = config.optimizer or ("adamw" if tuned else "sgd")
     step = batch_size * config.accumulate_batches
-    lr = tuning_lr(optimizer, step) if tuned else (0.2 if optimizer == "sgd" else 0.001) * step / 128
+    lr = tuning_lr(optimizer, step) if tuned else (0.6 if optimizer == "sgd" else 0.001) * step / 128
     decay = 0.05 if optimizer == "adamw" and tuned else 5e-4
     model = TUNED if config.pretrained else default_model(images.image_size, len(images.train), device.type)
     chosen: dict[str, Any] = {
