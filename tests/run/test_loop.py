@@ -128,6 +128,14 @@ def test_a_budget_is_what_crops_grow_over() -> None:
     assert strengths[0] == 0.0 and strengths == sorted(strengths) and 0.4 < strengths[-1] < 1.0
 
 
+@pytest.mark.slow
+def test_nothing_but_our_own_lines_is_said_of_the_precision(tmp_path: Path) -> None:
+    words = command("train", *SMALL, "--precision", "bf16", "--epochs", "1", "--out", tmp_path / "o")
+    ran = subprocess.run(words, capture_output=True, text=True)
+    assert ran.returncode == 0 and "bf16 on cpu" in ran.stdout + ran.stderr
+    assert "Automatic Mixed Precision" not in ran.stdout + ran.stderr
+
+
 def test_training_leaves_the_global_generators_alone() -> None:
     before = torch.get_rng_state()
     trained(make_run(dropout=0.2, method="mixtrain-cutmix", epochs=4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import time
 import warnings
@@ -38,7 +37,6 @@ from leantrain.schedule import parse_schedule
 from leantrain.scoring.kinds import parse_score
 from leantrain.scoring.scores import Scores, load
 
-logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # our own first line says the precision
 STOP_EVERY = 10  # steps after which several processes agree on whether to stop
 FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -99,7 +100,8 @@ def make_fabric(device: torch.device, precision: str, leaves_out: bool = False) 
     """
     with _torchmetrics_by_version():
         from lightning_fabric import Fabric
-
+    # Now, as importing it sets the level anew: our own first line says the precision.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     if count() == 1:
         devices = [device.index or 0] if device.type == "cuda" else 1
         return Fabric(accelerator=device.type, devices=devices, precision=precision)  # type: ignore[arg-type]
