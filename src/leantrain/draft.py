@@ -119,7 +119,7 @@ class Draft:
         kept = ~(mask & (torch.rand(len(mask), generator=rng) < share))
         if not bool(kept.any()):
             return self
-        return self.keep(kept).weigh(torch.where(mask, 1.0 / (1.0 - share), 1.0)[kept])
+        return self.weigh(torch.where(mask, 1.0 / (1.0 - share), 1.0)).keep(kept)
 
     def show(self, name: str, value: float) -> Draft:
         """All of it in that kind of form too, for example `show("shrunk", 0.5)`."""

@@ -762,9 +762,9 @@ class Lean:
     def _make_report(self) -> dict[str, Any]:
         self._agree()
         seen = self.ledger.seen_in(self.epoch)
-        count = max(1, int(seen.sum()))
+        count = max(1, int(seen.count_nonzero()))
         loss = float(torch.where(seen, self.ledger["loss"], 0).sum(dtype=torch.float64)) / count
-        accuracy = int((seen & self.ledger["correct"]).sum()) / count
+        accuracy = int((seen & self.ledger["correct"]).count_nonzero()) / count
         return {
             "train_loss": loss,
             "train_accuracy": accuracy,

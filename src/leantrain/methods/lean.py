@@ -12,6 +12,7 @@ from leantrain.forms import Form
 from leantrain.ledger import Ledger
 from leantrain.methods.base import Method, Moment, State, register_method
 from leantrain.methods.growing import Growth
+from leantrain.plan import at
 from leantrain.shrinking import Shrunk
 from leantrain.tokens import Tokens
 
@@ -64,7 +65,7 @@ class LeanMethod(Method):
 
 def skip_learnt(draft: Draft, ledger: Ledger, moment: Moment, rng: torch.Generator) -> Draft:
     """Fewer of the examples that are learnt, unless the epoch reaches into the end of the run."""
-    loss = ledger["loss"].cpu()[draft.index]  # of an example that was never seen it is not a number
+    loss = at(ledger["loss"].cpu(), draft.index)  # of an example that was never seen it is not a number
     if not moment.ends_before(1.0 - ENDING) or not bool(loss.isfinite().any()):
         return draft
     return draft.skip(loss < LEARNT, SKIPPED, rng)

@@ -152,10 +152,10 @@ class MixTrainMethod(Method):
         """The running sums after one more epoch. Only unmixed losses count: a mixed one is not comparable."""
         unmixed = ledger.seen_in(epoch) & ledger.unmixed() & ledger["loss"].isfinite()
         rows = []
-        for chosen in (unmixed & ledger["correct"], unmixed & ~ledger["correct"], unmixed):
+        for chosen in (unmixed & ledger["correct"], unmixed & ~ledger["correct"]):
             total = torch.where(chosen, ledger["loss"], 0).sum(dtype=torch.float64)
-            rows.append(torch.stack([total, chosen.sum(dtype=torch.float64)]))
-        now = torch.stack(rows).cpu()
+            rows.append(torch.stack([total, chosen.count_nonzero().double()]))
+        now = torch.stack([*rows, rows[0] + rows[1]]).cpu()
         if self.average == "cumulative":
             return sums + now
         # As sums of weight one, so that both averages read alike; a kind not seen in this epoch stays as it was.
@@ -255,14 +255,14 @@ class MixTrainMethod(Method):
         """What the epoch about to run is made of, written with its metrics; savings are against the draft given."""
         total = len(reason)
         was, now = before != NOT_MIXED, reason != NOT_MIXED
-        reasons = reason.cpu()[mixed]
+        reasons = at(reason.cpu(), mixed)
         return {
             "mixed": len(mixed) / total,
-            "mixed_region1": int((reasons == REGION_1).sum()) / total,
-            "mixed_region3": int((reasons == REGION_3).sum()) / total,
-            "skipped": int((reason == SKIPPED_3).sum()) / total,
-            "moved_to_mixed": int((~was & now).sum()) / total,
-            "moved_to_unmixed": int((was & ~now).sum()) / total,
+            "mixed_region1": int((reasons == REGION_1).count_nonzero()) / total,
+            "mixed_region3": int((reasons == REGION_3).count_nonzero()) / total,
+            "skipped": int((reason == SKIPPED_3).count_nonzero()) / total,
+            "moved_to_mixed": int((~was & now).count_nonzero()) / total,
+            "moved_to_unmixed": int((was & ~now).count_nonzero()) / total,
             "batches_saved": given.count_batches(moment.batch_size) - drafted.count_batches(moment.batch_size),
             "cost_saved": given.cost - drafted.cost,
             **thresholds.as_metrics(),
