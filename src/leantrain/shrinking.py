@@ -68,8 +68,7 @@ class Shrunk(FormKind):
     def _shrink(self, inputs: Tensor, scale: float) -> Tensor:
         """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
         height, width = self._sides(inputs, scale)
-        suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[1] <= 4
-        if not suits or max(inputs.shape[-2:]) > BY_PRODUCTS:
+        if not _suits_products(inputs):
             return _resized(inputs, height, width)
         number, channels, rows, columns = inputs.shape
         lines = inputs.permute(0, 2, 3, 1).reshape(number, rows, columns * channels)
@@ -116,6 +115,13 @@ class Shrunk(FormKind):
         except (RuntimeError, ValueError, AssertionError):
             return False
         return True
+
+
+def _suits_products(inputs: Tensor) -> bool:
+    """Whether matrix products are the faster way: small pictures on a CPU, whose few channels lie side by side."""
+    small = 1 < inputs.shape[1] <= 4 and max(inputs.shape[-2:]) <= BY_PRODUCTS
+    plain = inputs.device.type == "cpu" and inputs.dtype == torch.float32
+    return small and plain and inputs.is_contiguous(memory_format=torch.channels_last)
 
 
 def _resized(inputs: Tensor, height: int, width: int) -> Tensor:

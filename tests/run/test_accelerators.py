@@ -55,8 +55,9 @@ def test_accumulation_is_the_large_batch_to_rounding(method: str, how: str, monk
         run.train_only()
     assert whole.steps == parts.steps
     assert whole.lean.cost == pytest.approx(parts.lean.cost)
+    # Rounding that takes an activation over ReLU's kink moves a weight by 3e-5, a part too heavy by a tenth far more.
     for name, tensor in whole.module.state_dict().items():
-        torch.testing.assert_close(tensor, parts.module.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(tensor, parts.module.state_dict()[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
 def test_gathered_batches_make_fewer_steps_and_scale_the_default_learning_rate() -> None:
