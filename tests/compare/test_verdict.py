@@ -153,5 +153,8 @@ def test_the_advice_is_one_sentence_on_what_to_do() -> None:
     assert "about 3 more would" in advice([unclear], 3)
     assert advice([unclear], 1) == "One seed settles nothing: go on with --resume --seeds 3."
     assert "If you must spend less, rs2 is the best way: loses 3.0 points" in advice([lost, worse], 3)
+    slow = row("lean @ 0.5", "bad", "saves nothing: it takes 1.06× the time", control=near(1.0)) | {"time_ratio": 1.06}
+    assert advice([slow, worse], 3).startswith("lean @ 0.5 does 50% less work and saves no time here")
+    assert "If you must spend less, rs2" in advice([slow | {"accuracy": 0.9}, lost], 3)
     assert advice([worse], 3).startswith("Nothing here beats training fewer epochs")
     assert advice([], 3) == ""

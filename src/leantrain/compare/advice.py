@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leantrain.compare.verdict import BAD, GOOD, OPEN, Difference
+from leantrain.compare.verdict import BAD, GOOD, LEAST_SAVING, OPEN, Difference
 
 
 def advice(rows: Sequence[dict[str, Any]], seeds: int) -> str:
@@ -27,11 +27,17 @@ def advice(rows: Sequence[dict[str, Any]], seeds: int) -> str:
             return "One seed settles nothing: go on with --resume --seeds 3."
         best = max(opened, key=lambda row: row["accuracy"])
         return f"Not settled yet: {best['label']} is the one to watch, {best['verdict']}."
-    if ahead:
-        best = max(ahead, key=lambda row: row["accuracy"])
+    if faster := [row for row in ahead if _share(row) <= 1 - LEAST_SAVING]:
+        best = max(faster, key=lambda row: row["accuracy"])
         return (
             "Nothing here keeps the accuracy of full training. If you must spend less, "
             f"{best['label']} is the best way: {best['verdict']}."
+        )
+    if ahead:
+        best = max(ahead, key=lambda row: row["accuracy"])
+        return (
+            f"{best['label']} does {1 - best['cost_ratio']:.0%} less work and saves no time here: tiny images and "
+            "networks, or a busy machine, keep time from following cost."
         )
     return "Nothing here beats training fewer epochs: do that, with the learning rate decayed over what is left."
 
