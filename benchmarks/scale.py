@@ -9,8 +9,8 @@ doing the same with 1,000 examples.
 
     python benchmarks/scale.py
 
-Result: at N = 14.2 million 867 MB (mixtrain-cutmix) and 902 MB (a chain of three), n = 1 each, AMD EPYC, torch 2.13;
-results/scale.json is of the version before chains.
+Result: at N = 14.2 million the next plan takes 0.6 s (plain), 1.2 s (lean), 1.7 s (mixtrain-cutmix) and 2.3 s (a chain
+of three), and 848 MB at most; n = 1 each, one thread of an AMD EPYC with AVX-512, torch 2.13.
 """
 
 from __future__ import annotations
