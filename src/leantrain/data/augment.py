@@ -19,8 +19,7 @@ class Augment:
 
     What happens to an example depends on (seed, epoch, its index) and on nothing else: not on the batch it came in,
     the worker that read it or the rank that trains it. `strength` is a matter of the epoch, too: how far a crop shifts
-    an image, as a share of `pad`. It grows over a run, because what is new is learnt sooner where it stays in its
-    place, and what is known is learnt better where it does not.
+    an image, as a share of `pad`. It grows over a run, which did better on held-out images (docs/training.md).
 
     Called with a batch, it is what `attach` takes as `prepare=`. It is not a method of the run, because a cycle
     through the run would keep the loader's workers alive after it.
