@@ -132,6 +132,25 @@ def test_results_are_one_page_with_a_picture(trained: Path, tmp_path: Path) -> N
     assert (empty.returncode, "nothing has been trained" in empty.stderr) == (2, True)
 
 
+def test_what_was_not_trained_here_stays_on_the_page_as_it_was(trained: Path, tmp_path: Path) -> None:
+    page, other = tmp_path / "results.md", tmp_path / "other"
+    assert run("bench", "results", "--from", trained, "--out", page).returncode == 0
+    first = page.read_text()
+    of_one = ("bench", "tables", "--network", "vit-swin", "--scale", "tiny", "--seeds", 1, "--out", other)
+    done = run(*of_one, "--table", "000-table2", "--table", "002-table5")
+    assert done.returncode == 0, done.stderr
+    assert "ViT-SWIN" in done.stdout and "ViT-small" not in done.stdout and "002-table5" not in done.stdout
+    assert run("bench", "results", "--from", other, "--out", page).returncode == 0
+    second = page.read_text()
+    assert second.index("## 000-table2") < second.index("## 002-table5")
+    table5 = first[first.index("## 002-table5") : first.index("## 002-fig9")].strip()
+    assert "oracle" not in done.stderr
+    assert table5 in second  # the same comparison was begun anew without its rows
+    assert second.count("results-tiny-digits-resnet8-2.png") == 1
+    assert run("bench", "results", "--from", other, "--out", page).returncode == 0
+    assert page.read_text() == second
+
+
 @pytest.mark.parametrize(("scale", "time"), [("tiny", "digits | seconds |"), ("cpu", " min |"), ("full", " epochs |")])
 def test_the_list_names_every_table_with_its_data_and_time(scale: str, time: str) -> None:
     said = run("bench", "tables", "--list", "--scale", scale).stdout
@@ -146,6 +165,7 @@ def test_the_list_names_every_table_with_its_data_and_time(scale: str, time: str
         (("tables", "--table", "002-table6"), "no table '002-table6'. Did you mean '002-table"),
         (("tables", "--table", "003-table1"), "leantrain bench accelerators"),
         (("tables",), "--table NAME is missing"),
+        (("tables", "--table", "002-table2", "--network", "VGG"), "called 'VGG'; they have: ResNet18, Cifar10; ResNet34"),
         (("tables", "--table", "002-table5", "--scale", "huge"), "--scale is 'huge', but must be one of tiny, cpu,"),
         (("accelerators", "--model", "resnet18", "--full"), "the paper has no resnet18 on cifar10"),
         (("accelerators", "--seeds", "0"), "--seeds is 0"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from leantrain.bench.markdown import UNKNOWN
 from leantrain.bench.papers import SCALES, TABLES
-from leantrain.bench.tables import Tables, described
+from leantrain.bench.tables import NOT_TRAINED, OURS, Tables, described
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.errors import LeanError
 from leantrain.files import write_text
@@ -19,13 +20,16 @@ from leantrain.run.display import Quiet
 HEAD = """# Results
 The papers' tables beside ours, made by `make results` from what `leantrain bench tables` and
 `leantrain bench accelerators` trained. The scale stands in every heading; every row has plain training of the same cost
-beside it; speed-ups are of runs that took turns.
+beside it; speed-ups are of runs that took turns. What the last of these commands did not train stands as it was.
 """
 MARKERS = "osD^vP*X<>hd"
 
 
 def write_results(folder: Path, page: Path) -> Path:
-    """Write the page, and its pictures into `images` beside it."""
+    """Write the page, and its pictures into `images` beside it.
+
+    What the page has already and the folder does not, from another day or machine, stays.
+    """
     tables = [
         (run.markdown(one), run.out / one.name)  # anew: another table may have trained more of what they share
         for run in (Tables((), scale, folder, Quiet()) for scale in SCALES[::-1])
@@ -36,13 +40,65 @@ def write_results(folder: Path, page: Path) -> Path:
         raise LeanError(f"nothing has been trained in '{folder}'; run `leantrain bench tables --table NAME` first.")
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
-    parts = [HEAD]
+    before = Page.read(page)
+    pictures = list(before.pictures)
     for name, summary in _comparisons(folder).items():
         _tradeoff(summary).savefig(images / f"results-{name}.png", dpi=100)
-        parts.append(f"![{name}: accuracy against speed-up, plain training as a line](images/results-{name}.png)\n")
-    parts += [_with_pictures(text, place, images).rstrip() + "\n" for text, place in tables]
-    write_text(page, "\n".join(parts))
+        pictures.append(f"![{name}: accuracy against speed-up, plain training as a line](images/results-{name}.png)")
+    made = [_with_pictures(text, place, images).rstrip() + "\n" for text, place in tables]
+    write_text(page, Page(list(dict.fromkeys(pictures)), sections_of("".join(made))).over(before).text())
     return page
+
+
+class Page(NamedTuple):
+    """docs/results.md in its parts.
+
+    Attributes:
+        pictures: the lines of its own pictures, before the first table.
+        sections: a table's text by its heading.
+    """
+
+    pictures: list[str]
+    sections: dict[str, str]
+
+    @staticmethod
+    def read(file: Path) -> Page:
+        """The page as it is; empty where there is none."""
+        head, *sections = re.split(SECTION, file.read_text()) if file.exists() else [""]
+        return Page([line for line in head.splitlines() if line.startswith("![")], sections_of("".join(sections)))
+
+    def over(self, before: Page) -> Page:
+        """This page, with the tables, and the networks of tables, that only the one before has."""
+        sections = {**before.sections, **{name: _filled(text, before, name) for name, text in self.sections.items()}}
+        places = {name: place for place, name in enumerate(TABLES)}
+        order = sorted(sections, key=lambda heading: places.get(heading[3:].split(":")[0], len(places)))
+        return Page(self.pictures, {name: sections[name] for name in order})
+
+    def text(self) -> str:
+        return "\n".join([HEAD, *(f"{line}\n" for line in self.pictures), *self.sections.values()])
+
+
+UNTRAINED_ROW = " | ".join([UNKNOWN] * len(OURS))
+SECTION, NETWORK = re.compile(r"(?m)^(?=## )"), re.compile(r"(?m)^(?=\*\*)")
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """Tables by their headings."""
+    return {one.split("\n", 1)[0]: one.rstrip() + "\n" for one in re.split(SECTION, text) if one.strip()}
+
+
+def _filled(text: str, before: Page, heading: str) -> str:
+    """A table's text; of a network of which a row was not trained, what the page had of it."""
+    known = {_network(block): block for block in re.split(NETWORK, before.sections.get(heading, ""))}
+    blocks = [
+        known.get(_network(block), block) if NOT_TRAINED in block or UNTRAINED_ROW in block else block
+        for block in re.split(NETWORK, text)
+    ]
+    return "".join(block.rstrip() + "\n\n" for block in blocks).rstrip() + "\n"
+
+
+def _network(block: str) -> str:
+    return block.split("**")[1] if block.startswith("**") else ""
 
 
 def _with_pictures(text: str, place: Path, images: Path) -> str:

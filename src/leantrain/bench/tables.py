@@ -36,14 +36,24 @@ ENSEMBLE = {"tiny": (1, 1), "cpu": (3, 2), "full": (10, 20)}  # models and their
 OTHER_MODEL = {"tiny": ("resnet20", 2), "cpu": ("resnet20", 8), "full": ("torchvision/googlenet", None)}
 ACCELERATORS = "003-table1"
 ALL = "all"
+NOT_TRAINED = "not trained yet."
 CPU_RATES = {"resnet8-8": 1180, "resnet20-8": 560, "mobilenetv2_035": 125, "test_vit": 330}
 """Examples a second, forward and backward, on one thread of an AMD EPYC (AVX2, fp32, 32 px, batch 32)."""
 
 
-def choose(names: Sequence[str]) -> list[Table]:
-    """The tables of those names, each once."""
-    found = [one for name in names for one in (TABLES.values() if name == ALL else [_find(name)])]
-    return list({one.name: one for one in found}.values())
+def choose(names: Sequence[str], network: str | None = None) -> list[Table]:
+    """The tables of those names, each once; of one network only, where its name or the beginning of it is given."""
+    found = {one.name: one for name in names for one in (TABLES.values() if name == ALL else [_find(name)])}
+    if network is None:
+        return list(found.values())
+    chosen = {
+        name: tuple(part for part in one.parts if part.heading.lower().startswith(network.lower()))
+        for name, one in found.items()
+    }
+    if not any(chosen.values()):
+        known = dict.fromkeys(part.heading for one in found.values() for part in one.parts)
+        raise LeanError(f"no network of these tables is called '{network}'; they have: {'; '.join(known)}.")
+    return [dataclasses.replace(found[name], parts=parts) for name, parts in chosen.items() if parts]
 
 
 def _find(name: str) -> Table:
@@ -256,7 +266,7 @@ class Tables:
         folder = self._folder(part)
         summary = folder.summary()
         if summary is None:
-            return [f"**{part.heading}**: not trained yet."]
+            return [f"**{part.heading}**: {NOT_TRAINED}"]
         there, missing = registered(part.rows)
         found = {row["label"]: row for row in summary["rows"]}
         controls = {row["control_of"]: row for row in summary["rows"] if row["role"] == "equal-budget"}
@@ -315,7 +325,8 @@ def described(summary: dict[str, Any]) -> str:
     cpu = summary["made_with"].get("hardware", {}).get("cpu", "unknown hardware")
     return (
         f"{config['model']}{width} on {config['data']}, {images} images, {config['epochs']} epochs, batch "
-        f"{config['batch_size']}, {seeds} seed{'s' * (seeds > 1)}, {config['precision']}, {cpu}"
+        f"{config['batch_size']}, learning rate {config['lr']:g}, {seeds} seed{'s' * (seeds > 1)}, "
+        f"{config['precision']}, {cpu}"
     )
 
 

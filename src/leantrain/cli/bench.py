@@ -34,6 +34,7 @@ def bench() -> None:
 
 @bench.command("tables", cls=Command)
 @click.option("--table", "names", multiple=True, help="the table to train, or all; may be repeated", metavar="NAME")
+@click.option("--network", help="of these tables, this network alone, such as MobileNetV2", metavar="NAME")
 @click.option("--list", "listed", is_flag=True, help="name the tables, with the data and time that each needs")
 @click.option(
     "--scale",
@@ -46,7 +47,15 @@ def bench() -> None:
 @click.option("--threads", type=int, help="CPU threads (default: torch's)", metavar="N")
 @click.option("--weights", help="start every network from this file", metavar="FILE")
 @click.option("--out", type=Path, default=OUT, help=f"folder; goes on where it stopped (default: {OUT})")
-def tables(names: tuple[str, ...], listed: bool, scale: str, seeds: int | None, out: Path, **changes: Any) -> int:
+def tables(
+    names: tuple[str, ...],
+    network: str | None,
+    listed: bool,
+    scale: str,
+    seeds: int | None,
+    out: Path,
+    **changes: Any,
+) -> int:
     """Train tables and figures of the papers at a scale that is named; every row beside plain training of its cost."""
     from leantrain.bench.papers import SCALES
 
@@ -66,7 +75,7 @@ def tables(names: tuple[str, ...], listed: bool, scale: str, seeds: int | None, 
     if listed:
         click.echo(listing(scale))
         return 0
-    chosen = choose(names)  # a wrong name is reported before anything is trained
+    chosen = choose(names, network)  # a wrong name is reported before anything is trained
     given = {name: value for name, value in changes.items() if value is not None}
     if "threads" in given:
         torch.set_num_threads(given["threads"])
@@ -79,7 +88,7 @@ def tables(names: tuple[str, ...], listed: bool, scale: str, seeds: int | None, 
     click.echo("\n\n".join(run.markdown(one) for one in chosen))
     if code:
         words = [word for name in names for word in ("--table", name)]
-        for name, value in {"scale": scale, "seeds": seeds, **given, "out": out}.items():
+        for name, value in {"network": network, "scale": scale, "seeds": seeds, **given, "out": out}.items():
             words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
         click.echo(f"stopped; go on with: leantrain bench tables {shlex.join(words)}", err=True)
     else:
