@@ -508,7 +508,7 @@ class Lean:
         left = math.inf if self._total_cost is None else self._total_cost - self.cost
         shown = self._presenter
         moment = Moment(
-            self.epoch + 1, start, self.epochs, batch_size, shown.side, left, budget=self.budget, kinds=shown.granted
+            self.epoch + 1, start, self.epochs, batch_size, shown.side, left, budget=self.budget, offer=shown.offer
         )
         self._agree()
         self._reshape(moment)

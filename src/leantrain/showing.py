@@ -52,8 +52,8 @@ class Presenter:
         """Pixels along an image's shorter side; 0 where every example is shown whole, so that nobody has looked."""
         self.note: str | None = None
         """What to know before training of how the model takes the method's ways of showing."""
-        self.granted: frozenset[str] = frozenset()
-        """The kinds of form in the way of showing that the model takes, of those that a method offers."""
+        self.offer: tuple[Form, ...] = ()
+        """The way of showing that the model takes, of those that a method offers."""
         self.forms: tuple[Form, ...] = ()
         """Every form but whole that the model may be shown examples in, as it takes them."""
         self._method = method
@@ -79,8 +79,8 @@ class Presenter:
                 if is_last:
                     raise  # what the model cannot take is said now
                 refused = refused or error
-        self.granted = frozenset(name for form in offer for name, _ in form.parts)
-        if not self.granted and (offering := [str(one) for _, one in method.having(Offers)]):
+        self.offer = offer
+        if not offer and (offering := [str(one) for _, one in method.having(Offers)]):
             self.note = (
                 f"{' + '.join(offering)} shows no example smaller, so its budget pays for fewer passes: {refused}"
             )

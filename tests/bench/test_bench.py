@@ -165,7 +165,10 @@ def test_the_list_names_every_table_with_its_data_and_time(scale: str, time: str
         (("tables", "--table", "002-table6"), "no table '002-table6'. Did you mean '002-table"),
         (("tables", "--table", "003-table1"), "leantrain bench accelerators"),
         (("tables",), "--table NAME is missing"),
-        (("tables", "--table", "002-table2", "--network", "VGG"), "called 'VGG'; they have: ResNet18, Cifar10; ResNet34"),
+        (
+            ("tables", "--table", "002-table2", "--network", "VGG"),
+            "called 'VGG'; they have: ResNet18, Cifar10; ResNet34",
+        ),
         (("tables", "--table", "002-table5", "--scale", "huge"), "--scale is 'huge', but must be one of tiny, cpu,"),
         (("accelerators", "--model", "resnet18", "--full"), "the paper has no resnet18 on cifar10"),
         (("accelerators", "--seeds", "0"), "--seeds is 0"),

@@ -40,7 +40,7 @@ class Moment(NamedTuple):
         side: pixels along an image's shorter side; 0 where no method of the run shows examples in another form.
         left: what is left of the budget, in examples of plain training; infinite without a budget.
         budget: the share of the plain run's cost that may be spent; None without a budget.
-        kinds: the kinds of form in the way of showing that the model takes, of those that a method offers.
+        offer: the way of showing that the model takes, of those that a method offers; none where it takes none.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class Moment(NamedTuple):
     side: int = 0
     left: float = math.inf
     budget: float | None = None
-    kinds: frozenset[str] = frozenset()
+    offer: tuple[Form, ...] = ()
 
     def ends_before(self, share: float) -> bool:
         """Whether the epoch, counted as one of `epochs`, reaches no further than that share of the run."""
@@ -232,7 +232,7 @@ class Offers(Protocol):
     """Shows examples in one of several ways: the first that the model takes, or whole."""
 
     def offers(self, side: int) -> tuple[tuple[Form, ...], ...]:
-        """The forms of each way, the best one first; `Moment.kinds` says which was taken.
+        """The forms of each way, the best one first; `Moment.offer` says which was taken.
 
         None where images of so many pixels a side are too small for a way.
         """

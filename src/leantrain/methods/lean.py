@@ -16,11 +16,11 @@ from leantrain.plan import at
 from leantrain.shrinking import Shrunk
 from leantrain.tokens import Tokens
 
-VALUES = (0.5, 0.75, 1.0)
-"""How far a form goes in the three parts of a run: half of an image's side, or of its tokens, then three quarters."""
+VALUES = (0.375, 0.5, 0.75, 1.0)
+"""How far a form goes in the four parts of a run: three eighths of an image's side, then half, three quarters, all."""
 
-SMALLEST, STEP = 16, 8
-"""Pixels: the smallest side shown, and what sides are multiples of. Below, images of 28 pixels lost too much."""
+SMALLEST, STEP = 12, 8
+"""Pixels: the smallest side shown, and what sides are multiples of; the smallest ones of half as many."""
 
 LEARNT, SKIPPED, ENDING = 0.1, 0.7, 0.125
 """The loss below which an example is learnt, as the model gives its class 90 %; the share of such examples that is
@@ -59,7 +59,7 @@ class LeanMethod(Method):
         budget = moment.budget or 1.0
         if draft.is_untouched:
             draft = skip_learnt(draft, ledger, moment, rng)
-        way = next((way for way in ways(moment.side, budget) if way.name in moment.kinds), None)
+        way = next((way for way in ways(moment.side, budget) if way.forms == moment.offer), None)
         return (draft if way is None else way.show(draft, moment)), state
 
 
@@ -71,18 +71,31 @@ def skip_learnt(draft: Draft, ledger: Ledger, moment: Moment, rng: torch.Generat
     return draft.skip(loss < LEARNT, SKIPPED, rng)
 
 
-def shares(budget: float) -> tuple[float, float, float]:
+def shares(budget: float) -> tuple[float, float, float, float]:
     """Of the run's cost, what is spent in each part: the smaller the budget, the more on small examples.
 
-    Chosen on held-out data, where half the cost did best with 30 to 40 % on the smallest size: docs/methods/lean.md.
+    Chosen on held-out data: docs/methods/lean.md.
     """
-    small = 0.5 - 0.4 * min(1.0, budget)
-    return small, 0.4, 0.6 - small
+    small = 0.25 - 0.2 * min(1.0, budget)
+    return small, small, 0.4, 0.6 - 2 * small
 
 
 def ways(side: int, budget: float) -> tuple[Growth, ...]:
-    """How images of so many pixels a side may be shown, in the order in which a model is asked."""
-    sides = [min(side, max(SMALLEST, round(value * side / STEP) * STEP)) for value in VALUES[:-1]]
-    scales = tuple(pixels / side for pixels in sides) if side else VALUES[:-1]
-    spent = shares(budget)
-    return Growth(Shrunk.name, (*scales, 1.0), spent), Growth(Tokens.name, VALUES, spent)
+    """How images of so many pixels a side may be shown, in the order in which a model is asked.
+
+    A model that does not take the smallest size is shown the next one in its place; one that takes no size but its
+    own sees some of its tokens.
+    """
+    first, second, *others = shares(budget)
+    joined = first + second, *others
+    scales = tuple(_pixels(value, side) / side for value in VALUES[:-1]) if side else VALUES[:-1]
+    return (
+        Growth(Shrunk.name, (*scales, 1.0), (first, second, *others)),
+        Growth(Shrunk.name, (*scales[1:], 1.0), joined),
+        Growth(Tokens.name, VALUES[1:], joined),
+    )
+
+
+def _pixels(value: float, side: int) -> int:
+    step = STEP if value * side > 2 * STEP - STEP // 2 else STEP // 2
+    return min(side, max(SMALLEST, round(value * side / step) * step))
