@@ -98,3 +98,18 @@ def test_a_tuned_model_is_evaluated_as_it_was_trained_and_lean_works(
     assert json.loads(evaluated.stdout)["test_accuracy"] == pytest.approx(result["test_accuracy"])
     assert json.loads(evaluated.stdout)["test_loss"] == pytest.approx(result["test_loss"], rel=1e-4)
     assert result["cost_epochs"] == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "lr"),
+    [
+        ("resnet8", None, 0.6),
+        ("resnet18", None, 0.6),
+        ("torchvision/resnet50", None, 0.6),
+        ("mobilenetv2_035", None, 0.1),
+        ("mobilenetv2_035", "adamw", 0.001),
+    ],
+)
+def test_only_resnets_learn_at_the_high_rate(model: str, optimizer: str | None, lr: float) -> None:
+    config, _ = resolved(data="digits", model=model, optimizer=optimizer, batch_size=128)
+    assert config.lr == pytest.approx(lr)

@@ -96,7 +96,8 @@ class TrainConfig:
     lr: float | None = _flag(
         "Training",
         None,
-        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.6, adam and adamw 0.001; "
+        "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.6 for ResNets and 0.1 for "
+        "others, adam and adamw 0.001; "
         "where training starts from weights sgd 0.02, the others 0.002 and with the square root of the batch size)",
         above=0.0,
     )

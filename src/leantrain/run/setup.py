@@ -86,13 +86,15 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
     batch_size = config.batch_size or default_batch_size(len(images.train), epochs)
     optimizer = config.optimizer or ("adamw" if tuned else "sgd")
     step = batch_size * config.accumulate_batches
-    lr = tuning_lr(optimizer, step) if tuned else (0.6 if optimizer == "sgd" else 0.001) * step / 128
+    model = config.model or (
+        TUNED if config.pretrained else default_model(images.image_size, len(images.train), device.type)
+    )
+    lr = tuning_lr(optimizer, step) if tuned else default_lr(optimizer, model) * step / 128
     decay = 0.05 if optimizer == "adamw" and tuned else 5e-4
-    model = TUNED if config.pretrained else default_model(images.image_size, len(images.train), device.type)
     chosen: dict[str, Any] = {
         "device": str(device),
         "precision": machine.choose_precision(config.precision, device),
-        "model": config.model or model,
+        "model": model,
         "epochs": epochs,
         "batch_size": batch_size,
         "optimizer": optimizer,
@@ -110,6 +112,13 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
 def default_epochs(examples: int) -> int:
     """Small sets need more passes: about 800,000 examples in all, between 16 and 40 epochs."""
     return max(16, min(40, round(800_000 / examples)))
+
+
+def default_lr(optimizer: str, model: str) -> float:
+    """At batch size 128. ResNets take a high rate, with which networks of depthwise convolutions hardly learn."""
+    if optimizer != "sgd":
+        return 0.001
+    return 0.6 if "resnet" in model else 0.1
 
 
 def tuning_epochs(examples: int) -> int:
