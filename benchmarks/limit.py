@@ -26,7 +26,7 @@ from leantrain.run.config import TrainConfig
 from leantrain.run.loop import Run
 from leantrain.run.setup import build_optimizer, resolve
 
-SIDES = (32, 24, 16)
+SIDES = (32, 24, 16, 12)  # those of `lean`
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,8 +140,10 @@ def _tradeoff(summary: dict[str, Any]) -> Figure:
     for place, (method, points) in enumerate(methods.items()):
         marker = MARKERS[place % len(MARKERS)]
         axes.plot([x for x, _ in points], [y for _, y in points], marker, color=f"C{place % 10}", label=method)
-    axes.set(title=described(summary), xlabel="speed-up", ylabel="accuracy, %", xscale="log")
-    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+    axes.set(xlabel="speed-up", ylabel="accuracy, %", xscale="log")
+    axes.set_title(textwrap.fill(described(summary), 90), fontsize=9)
+    steps = (0.5, 0.7, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
+    ticks = [tick for tick in steps if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
     figure.legend(loc="outside right upper", fontsize=8)
