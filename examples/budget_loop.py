@@ -1,6 +1,6 @@
 """Half the cost: plain_loop.py with a budget and no method named, which means `lean`.
 
-Digits are shown at half of their size first and whole at the end. The loop goes on until the budget is spent, and the
+Digits are shown small at first and whole at the end. The loop goes on until the budget is spent, and the
 learning rate comes down fully over it.
 """
 

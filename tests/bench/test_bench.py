@@ -11,6 +11,7 @@ from leantrain.bench import accelerators
 from leantrain.bench.accelerators import DATA, MODELS, PAPER, loss_scale, paper_config, quantisation_error
 from leantrain.bench.markdown import UNKNOWN
 from leantrain.bench.papers import SCALES, TABLES
+from leantrain.bench.results import UNTRAINED_ROW, Page, sections_of
 from leantrain.bench.tables import grouped, registered
 from leantrain.errors import LeanError
 from leantrain.run import memory
@@ -149,6 +150,24 @@ def test_what_was_not_trained_here_stays_on_the_page_as_it_was(trained: Path, tm
     assert second.count("results-tiny-digits-resnet8-2.png") == 1
     assert run("bench", "results", "--from", other, "--out", page).returncode == 0
     assert page.read_text() == second
+
+
+def test_of_each_network_the_page_keeps_what_has_more_rows() -> None:
+    heading, untrained = "## 000-table1: CNNs — scale cpu", f"| a | {UNTRAINED_ROW} |"
+
+    def page(one: str, other: str) -> Page:
+        return Page([], sections_of(f"{heading}\n\n**One**; ours\n{one}\n\n**Other**{other}\n"))
+
+    before = page("| old |", f"; ours\n{untrained}\n{untrained}")
+    half = page("| new |", f"; ours\n{untrained}\n| b |").over(before).sections[heading]
+    assert "| new |" in half and "| old |" not in half
+    assert half.count(untrained) == 1 and "| b |" in half
+    none = page("| new |", ": not trained yet.").over(before).sections[heading]
+    assert none.count(untrained) == 2 and "not trained yet" not in none
+    kept = page(untrained, ": not trained yet.").over(before).sections[heading]
+    assert "| old |" in kept
+    other = Page([], sections_of("## 000-table2: ViTs — scale cpu\n\n**One**; ours\n")).over(before)
+    assert list(other.sections) == [heading, "## 000-table2: ViTs — scale cpu"]
 
 
 @pytest.mark.parametrize(("scale", "time"), [("tiny", "digits | seconds |"), ("cpu", " min |"), ("full", " epochs |")])

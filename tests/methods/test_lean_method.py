@@ -80,7 +80,7 @@ def train(lean: leantrain.Lean, batch_size: int = 8) -> dict[str, float]:
         (8, (8, 8, 8)),
     ],
 )
-def test_sides_are_multiples_of_eight_or_four_and_not_too_small(side: int, sides: tuple[int, ...]) -> None:
+def test_sides_are_twelve_pixels_or_multiples_of_eight(side: int, sides: tuple[int, ...]) -> None:
     shrunk, larger, tokens = ways(side, 0.5)
     assert [round(value * side) for value in shrunk.values] == [*sides, side]
     assert larger.values == shrunk.values[1:]
@@ -148,6 +148,8 @@ def test_what_another_method_chose_or_mixed_is_not_skipped_again() -> None:
     easy = sum(loss < 0.07 for loss in losses)
     assert planned("infobatch + lean", losses, 0.3).examples == pytest.approx(2500 - easy / 2, rel=0.05)
     assert planned("mixtrain-cutmix[select=all] + lean", losses, 0.3).examples == 2500
+    assert {form.value("shrunk") for form in planned("lean", losses, 0.0).forms} == {0.375}
+    assert {form.value("shrunk") for form in planned("mixtrain-cutmix[select=all] + lean", losses, 0.0).forms} == {0.5}
     assert planned("selective-backprop + lean", losses, 0.3).examples == 2500
 
 
@@ -157,7 +159,9 @@ def test_a_compiled_model_is_compiled_at_most_once_for_every_size() -> None:
     model = build("resnet8", classes=4, image_size=32, width=2, seed=0)
     lean = leantrain.attach(torch.compile(model, backend=compiled), images(70), "lean", epochs=6, budget=0.5)
     assert len(train(lean, 16)) == 4
-    assert 1 <= compiled.frame_count <= 4  # whatever number of examples a batch has
+    assert (
+        1 <= compiled.frame_count <= 3
+    )  # as torch makes one graph for all sizes after the first;  whatever number of examples a batch has
 
 
 def test_without_a_budget_lean_takes_half() -> None:

@@ -106,6 +106,8 @@ def test_a_tuned_model_is_evaluated_as_it_was_trained_and_lean_works(
         ("resnet8", None, 0.6),
         ("resnet18", None, 0.6),
         ("torchvision/resnet50", None, 0.6),
+        ("resnext50_32x4d", None, 0.6),
+        ("vit_small_resnet26d_224", None, 0.1),
         ("mobilenetv2_035", None, 0.1),
         ("mobilenetv2_035", "adamw", 0.001),
     ],

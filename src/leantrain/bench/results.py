@@ -21,7 +21,8 @@ from leantrain.run.display import Quiet
 HEAD = """# Results
 The papers' tables beside ours, made by `make results` from what `leantrain bench tables` and
 `leantrain bench accelerators` trained. The scale stands in every heading; every row has plain training of the same cost
-beside it; speed-ups are of runs that took turns. What the last of these commands did not train stands as it was.
+beside it; speed-ups are of runs that took turns. Networks that
+were not trained again are shown as they were; what says learning rate 0.1 was trained before crops grew with the run.
 """
 MARKERS = "osD^vP*X<>hd"
 
@@ -89,10 +90,10 @@ def sections_of(text: str) -> dict[str, str]:
 
 
 def _filled(text: str, before: Page, heading: str) -> str:
-    """A table's text; of a network of which a row was not trained, what the page had of it."""
+    """A table's text; of a network of which the page had more rows, what it had."""
     known = {_network(block): block for block in re.split(NETWORK, before.sections.get(heading, ""))}
     blocks = [
-        known.get(_network(block), block) if NOT_TRAINED in block or UNTRAINED_ROW in block else block
+        min(block, known.get(_network(block), block), key=lambda one: (NOT_TRAINED in one, one.count(UNTRAINED_ROW)))
         for block in re.split(NETWORK, text)
     ]
     return "".join(block.rstrip() + "\n\n" for block in blocks).rstrip() + "\n"

@@ -42,12 +42,12 @@ CPU_RATES = {"resnet8-8": 1180, "resnet20-8": 560, "mobilenetv2_035": 125, "test
 
 
 def choose(names: Sequence[str], network: str | None = None) -> list[Table]:
-    """The tables of those names, each once; of one network only, where its name or the beginning of it is given."""
+    """The tables of those names, each once; of one network only, where its name or a part of it is given."""
     found = {one.name: one for name in names for one in (TABLES.values() if name == ALL else [_find(name)])}
     if network is None:
         return list(found.values())
     chosen = {
-        name: tuple(part for part in one.parts if part.heading.lower().startswith(network.lower()))
+        name: tuple(part for part in one.parts if network.lower() in part.heading.lower())
         for name, one in found.items()
     }
     if not any(chosen.values()):
@@ -164,7 +164,7 @@ class Tables:
                         self._draw(one, part)
         finally:
             for one in filter(self.is_begun, self.chosen):
-                write_text(self.out / one.name / "table.md", self.markdown(one) + "\n")
+                write_text(self.out / one.name / "table.md", self.markdown(TABLES[one.name]) + "\n")
 
     def is_begun(self, one: Table) -> bool:
         """Whether there is anything to show of a table."""

@@ -144,7 +144,10 @@ add_settings(accelerators, leave_out=NOT_IN_BENCH)
 @click.option("--from", "folder", type=Path, default=OUT, help=f"what was trained (default: {OUT})", metavar="DIR")
 @click.option("--out", type=Path, default=Path("docs/results.md"), help="the page (default: docs/results.md)")
 def results(folder: Path, out: Path) -> None:
-    """Put all tables that were trained on one page, with a picture of accuracy against speed-up."""
+    """Put all tables that were trained on one page, with a picture of accuracy against speed-up.
+
+    What is on the page already, and was not trained again, stays.
+    """
     from leantrain.bench.results import write_results
 
     click.echo(f"written to {write_results(folder, out)}", err=True)

@@ -20,7 +20,7 @@ VALUES = (0.375, 0.5, 0.75, 1.0)
 """How far a form goes in the four parts of a run: three eighths of an image's side, then half, three quarters, all."""
 
 SMALLEST, STEP = 12, 8
-"""Pixels: the smallest side shown, and what sides are multiples of; the smallest ones of half as many."""
+"""Pixels: the smallest side shown, and what the others are multiples of."""
 
 LEARNT, SKIPPED, ENDING = 0.1, 0.7, 0.125
 """The loss below which an example is learnt, as the model gives its class 90 %; the share of such examples that is
@@ -36,7 +36,8 @@ more than half of all examples are easy on every set, and one that was far from 
 class LeanMethod(Method):
     """The accuracy of full training for a share of its cost: examples small at first, fewer of those that are learnt.
 
-    Small examples are cheap, so that half the cost pays for about as many passes over the data as full training makes.
+    Small examples are cheap, so that a third of the cost pays for about as many passes over the data as full training
+    makes.
     A smaller budget spends more of itself on them. What is learnt is skipped most of the time, which pays for more
     passes. Where a model takes one size only, it drops tokens; where it does not take that either, it shows all whole,
     and the budget pays for fewer passes.
@@ -59,8 +60,16 @@ class LeanMethod(Method):
         budget = moment.budget or 1.0
         if draft.is_untouched:
             draft = skip_learnt(draft, ledger, moment, rng)
-        way = next((way for way in ways(moment.side, budget) if way.forms == moment.offer), None)
+        way = next((way for way in self._fitting(draft, moment, budget) if set(way.forms) <= set(moment.offer)), None)
         return (draft if way is None else way.show(draft, moment)), state
+
+    @staticmethod
+    def _fitting(draft: Draft, moment: Moment, budget: float) -> tuple[Growth, ...]:
+        """The ways that suit the draft: the last map of the smallest composites would not keep two images apart."""
+        if not moment.offer:
+            return ()
+        found = ways(moment.side, budget)
+        return found[1:] if any(group.form.constituents > 1 for group in draft.groups) else found
 
 
 def skip_learnt(draft: Draft, ledger: Ledger, moment: Moment, rng: torch.Generator) -> Draft:
@@ -97,5 +106,4 @@ def ways(side: int, budget: float) -> tuple[Growth, ...]:
 
 
 def _pixels(value: float, side: int) -> int:
-    step = STEP if value * side > 2 * STEP - STEP // 2 else STEP // 2
-    return min(side, max(SMALLEST, round(value * side / step) * step))
+    return min(side, SMALLEST if value * side <= SMALLEST else round(value * side / STEP) * STEP)

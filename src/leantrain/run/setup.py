@@ -115,10 +115,11 @@ def default_epochs(examples: int) -> int:
 
 
 def default_lr(optimizer: str, model: str) -> float:
-    """At batch size 128. ResNets take a high rate, with which networks of depthwise convolutions hardly learn."""
+    """At batch size 128. ResNets (and ResNeXt, ResNeSt) take a high rate, with which MobileNetV2 hardly learns."""
     if optimizer != "sgd":
         return 0.001
-    return 0.6 if "resnet" in model else 0.1
+    name = model.rsplit("/")[-1]
+    return 0.6 if "resne" in name and not name.startswith(("vit_", "nf_", "inception_")) else 0.1
 
 
 def tuning_epochs(examples: int) -> int:
