@@ -1,7 +1,7 @@
 """Do seconds follow cost at every size, and how near is the loop to the bare model's speed?
 
-ResNet-8 on CIFAR-10 images, at full size and at three quarters and half of the side, in one process, chunk by chunk in
-turns:
+ResNet-8 on CIFAR-10 images, at full size and at three quarters, half and three eighths of the side, in one process,
+chunk by chunk in turns:
 
 - bare: forward, backward and optimiser step on one batch that is there already; nothing is loaded or recorded
 - loop: an epoch of `leantrain.run.loop.Run` at that size, with planning, loading, augmentation and the ledger
