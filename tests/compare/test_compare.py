@@ -227,8 +227,9 @@ def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) 
     assert lean["answer"] in page and "--budgets 0.3,0.6" in page
     added = run("compare", "--out", out, "--resume", "--budgets", "0.5")
     assert added.returncode == 0, added.stderr
+    half_a_batch = 16 / (3 * 160)  # what a run of so few steps may leave
     assert [point["cost"] for point in summary(out)["curves"][0]["points"]] == pytest.approx(
-        [0.3, 0.5, 0.6, 1.0], rel=0.01
+        [0.3, 0.5, 0.6, 1.0], abs=half_a_batch
     )
 
 

@@ -137,11 +137,11 @@ def test_a_sheet_shows_images_as_the_network_sees_them(tmp_path: Path) -> None:
     common = ("train", "--width", 4, "--train-limit", 40, "--method", "mixtrain-cutmix + lean", "--epochs", 2)
     done = run(*common, "--show-augmentation", tmp_path / "sheet.png", "--out", tmp_path / "none")
     assert done.returncode == 0, done.stderr
-    assert "32×32, whole; 32×32, composite 2; 16×16, shrunk 0.5;" in done.stderr
+    assert "32×32, whole; 32×32, composite 2; 12×12, shrunk 0.375; 16×16, shrunk 0.5;" in done.stderr
     assert not (tmp_path / "none").exists()
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
-    assert sheet.shape == (2 * 6 * 36 + 4, 8 * 36 + 4)  # six forms, two rows each
-    small = sheet[4 * 36 + 4 : 5 * 36, 4:36]  # the first example at 16 pixels, white around it
-    assert (small[16:] == 255).all() and (small[:, 16:] == 255).all() and not (small[:16, :16] == 255).all()
+    assert sheet.shape == (2 * 8 * 36 + 4, 8 * 36 + 4)  # eight forms, two rows each
+    small = sheet[4 * 36 + 4 : 5 * 36, 4:36]  # the first example at 12 pixels, white around it
+    assert (small[12:] == 255).all() and (small[:, 12:] == 255).all() and not (small[:12, :12] == 255).all()
     wrong = run(*common, "--show-augmentation", tmp_path / "sheet.jpg")
     assert wrong.returncode == 2 and "ends in .png" in wrong.stderr
