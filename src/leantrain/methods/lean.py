@@ -37,10 +37,9 @@ class LeanMethod(Method):
     """The accuracy of full training for a share of its cost: examples small at first, fewer of those that are learnt.
 
     Small examples are cheap, so that a third of the cost pays for about as many passes over the data as full training
-    makes.
-    A smaller budget spends more of itself on them. What is learnt is skipped most of the time, which pays for more
-    passes. Where a model takes one size only, it drops tokens; where it does not take that either, it shows all whole,
-    and the budget pays for fewer passes.
+    makes. A smaller budget spends more of itself on them. What is learnt is skipped most of the time, which pays for
+    more passes. Where a model takes one size only, it drops tokens; where it does not take that either, it shows all
+    whole, and the budget pays for fewer passes.
     """
 
     name: ClassVar[str] = "lean"
