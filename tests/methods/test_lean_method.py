@@ -159,9 +159,8 @@ def test_a_compiled_model_is_compiled_at_most_once_for_every_size() -> None:
     model = build("resnet8", classes=4, image_size=32, width=2, seed=0)
     lean = leantrain.attach(torch.compile(model, backend=compiled), images(70), "lean", epochs=6, budget=0.5)
     assert len(train(lean, 16)) == 4
-    assert (
-        1 <= compiled.frame_count <= 3
-    )  # as torch makes one graph for all sizes after the first;  whatever number of examples a batch has
+    # torch makes one graph for all sizes after the first, whatever number of examples a batch has
+    assert 1 <= compiled.frame_count <= 3
 
 
 def test_without_a_budget_lean_takes_half() -> None:

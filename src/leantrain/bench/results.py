@@ -21,8 +21,7 @@ from leantrain.run.display import Quiet
 HEAD = """# Results
 The papers' tables beside ours, made by `make results` from what `leantrain bench tables` and
 `leantrain bench accelerators` trained. The scale stands in every heading; every row has plain training of the same cost
-beside it; speed-ups are of runs that took turns. Networks that
-were not trained again are shown as they were; what says learning rate 0.1 was trained before crops grew with the run.
+beside it; speed-ups are of runs that took turns. Networks that were not trained again are shown as they were.
 """
 MARKERS = "osD^vP*X<>hd"
 
