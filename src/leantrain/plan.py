@@ -256,6 +256,8 @@ def count_batches(inputs: int, batch_size: float) -> int:
 
 def shared_out(inputs: int, ranks: int) -> Tensor:
     """int64, which rank gets each input: in their order, and near-equal numbers of them."""
+    if ranks == 1:
+        return torch.zeros(inputs, dtype=torch.int64)
     sizes = torch.full((ranks,), inputs // ranks, dtype=torch.int64)
     sizes[: inputs % ranks] += 1
     return torch.repeat_interleave(torch.arange(ranks), sizes)

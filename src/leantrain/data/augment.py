@@ -37,6 +37,7 @@ class Augment:
         # (x / 255 - mean) / std as one multiplication and one addition.
         self.scale = (1.0 / (255.0 * std)).float().to(device)
         self.shift = (-mean / std).float().to(device)
+        self._line: tuple[int, Tensor, Tensor] | None = None  # both for a whole line of pixels, and its width
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch on the device, augmented there."""
@@ -105,8 +106,10 @@ class Augment:
     def _normalise(self, pixels: Tensor) -> Tensor:
         # By whole lines of width * C: five times as fast as broadcasting over the three channels.
         width = pixels.shape[2]
-        lines = torch.addcmul(self.shift.repeat(width), pixels.flatten(2).float(), self.scale.repeat(width))
-        return lines.view(pixels.shape)
+        if self._line is None or self._line[0] != width:
+            self._line = width, self.shift.repeat(width), self.scale.repeat(width)
+        _, shift, scale = self._line
+        return torch.addcmul(shift, pixels.flatten(2).float(), scale).view(pixels.shape)
 
 
 def _nhwc(inputs: Tensor) -> Tensor:
