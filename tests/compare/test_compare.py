@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from leantrain.compare.folder import ComparisonFolder
@@ -233,6 +234,28 @@ def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) 
     )
 
 
+def test_controls_can_have_a_batch_size_of_their_own(tmp_path: Path) -> None:
+    out, label = tmp_path / "c", "plain, equal budget (0.5)"
+    words = ("compare", *SMALL, "--epochs", 2, "--seeds", 1, "--budgets", "0.5", "--out", out)
+    done = run(*words, "--control-batch-size", 8)
+    assert done.returncode == 0, done.stderr
+    assert f"{label}: trained with batch size 8, the others with 32." in done.stdout
+    own, control = (rows(out / "runs" / name / "seed-0") for name in ("lean@0.5", "plain@0.5"))
+    settings = {
+        name: yaml.safe_load((out / "runs" / name / "seed-0" / "config.yaml").read_text())
+        for name in ("plain", "lean@0.5", "plain@0.5")
+    }
+    assert [one["batch_size"] for one in settings.values()] == [32, 32, 8]
+    assert settings["plain@0.5"]["lr"] == pytest.approx(settings["plain"]["lr"] / 4)  # as the default goes with it
+    assert control[-1]["total_cost"] == pytest.approx(own[-1]["total_cost"], abs=16)
+    assert sum(epoch["steps"] for epoch in control) == 20  # 160 examples by eight
+    refused = run("compare", "--out", out, "--resume", "--control-batch-size", 16)
+    assert refused.returncode == 2
+    assert "--control-batch-size is 16, but the comparison was started with 8" in refused.stderr
+    assert run("compare", "--out", out, "--resume", "--seeds", 2).returncode == 0
+    assert sum(epoch["steps"] for epoch in rows(out / "runs" / "plain@0.5" / "seed-1")) == 20
+
+
 CHAIN = "el2n[prune=0.25] + mixtrain-cutmix[until=0.8] + progressive-resizing"
 
 
@@ -283,6 +306,7 @@ def test_the_table_is_readable_at_80_columns() -> None:
     [
         (["--seeds", "0"], "--seeds is 0"),
         (["--jobs", "0"], "--jobs is 0"),
+        (["--control-batch-size", "0"], "--control-batch-size is 0"),
         (["--address", "auto"], "--address is auto, but only --engine ray"),
         (["--engine", "ray", "--jobs", "2"], "--jobs is 2, but with --engine ray"),
         (["--margin", "-1"], "--margin is -1"),

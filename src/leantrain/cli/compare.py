@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,12 @@ NOT_IN_COMPARE = ("method", "budget", "log", "devices", "nodes", "sync_batchnorm
     default=None,
     help="plain training, and RS2 where there are no --budgets, at every method's cost (default: on)",
 )
+@click.option(
+    "--control-batch-size",
+    type=int,
+    help="of plain training at a method's cost, if fewer epochs do better with another one (default: --batch-size)",
+    metavar="N",
+)
 @click.option("--margin", type=float, help="points that count as the same accuracy (default: 0.2)", metavar="X")
 @click.option("--jobs", type=int, default=1, help="runs at once; above 1 no times are given (default: 1)", metavar="N")
 @click.option(
@@ -59,6 +65,7 @@ def compare(
     budgets: str | None,
     seeds: int | None,
     controls: bool | None,
+    control_batch_size: int | None,
     margin: float | None,
     jobs: int,
     engine: str,
@@ -82,6 +89,7 @@ def compare(
     """
     for name, value, low, high in (
         ("--seeds", seeds, 1, 1000),
+        ("--control-batch-size", control_batch_size, 1, 1_000_000),
         ("--jobs", jobs, 1, 1024),
         ("--margin", margin, 0, 100),
         ("--gpus-per-run", gpus_per_run, 0, 1024),
@@ -105,6 +113,7 @@ def compare(
     given = {} if config_file is None else _shared_settings(config_file)
     given.update(given_settings(flags))
     chosen = {"methods": methods, "budgets": budgets, "seeds": seeds, "controls": controls, "margin": margin}
+    chosen["control_batch_size"] = control_batch_size
     make_engine = functools.partial(_make_engine, engine, jobs, address, cpus_per_run, gpus_per_run)
     return _compare(given, {k: v for k, v in chosen.items() if v is not None}, make_engine, resume, as_json)
 
@@ -171,7 +180,9 @@ def _compare(
         chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
         chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
         chosen["budgets"] = _all_budgets(stored.budgets, chosen.get("budgets", ()))
-        chosen = {"controls": stored.controls, "rs2": stored.rs2, "margin": stored.margin, **chosen}
+        kept = ("controls", "rs2", "margin", "control_batch_size")
+        _check_control_batch_size(stored.control_batch_size, chosen)
+        chosen = {**{name: getattr(stored, name) for name in kept}, **chosen}
     else:
         chosen = {"methods": ("lean",), "seeds": 3, **chosen}
     if config.threads:
@@ -231,6 +242,15 @@ def _all_budgets(stored: tuple[float, ...], added: tuple[float, ...]) -> tuple[f
     if added and not stored:
         raise LeanError("--budgets cannot be added to a comparison without budgets; choose another --out.")
     return tuple(sorted({*stored, *added}))
+
+
+def _check_control_batch_size(stored: int | None, chosen: Mapping[str, Any]) -> None:
+    """Controls of two batch sizes would share a row."""
+    if chosen.get("control_batch_size", stored) != stored:
+        raise LeanError(
+            f"--control-batch-size is {chosen['control_batch_size']}, but the comparison was started with "
+            f"{stored or 'that of its runs'}; drop it, or choose another --out."
+        )
 
 
 def _show(summary: dict[str, Any], as_json: bool) -> None:

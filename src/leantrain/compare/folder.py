@@ -63,6 +63,8 @@ class ComparisonFolder:
             raise LeanError(f"methods or budgets in '{self.settings_file}' are none; put them back.")
         if content["seeds"] < 1 or content["margin"] < 0 or not all(0 < budget <= 1 for budget in budgets):
             raise LeanError(f"seeds, margin or budgets in '{self.settings_file}' are out of range; put them back.")
+        if type(content.get("control_batch_size", 1)) not in (int, type(None)):
+            raise LeanError(f"control_batch_size in '{self.settings_file}' is no number; put it back.")
         config = TrainConfig(**from_mapping(content["train"], str(self.settings_file)))
         return Settings(
             config,
@@ -72,6 +74,7 @@ class ComparisonFolder:
             content["margin"],
             tuple(budgets),
             content.get("rs2", True) is True,
+            content.get("control_batch_size"),
         )
 
     def write_settings(self, settings: Settings) -> None:
@@ -82,6 +85,7 @@ class ComparisonFolder:
             "margin": settings.margin,
             "budgets": list(settings.budgets),
             "rs2": settings.rs2,
+            "control_batch_size": settings.control_batch_size,
             "train": dataclasses.asdict(settings.config),
         }
         write_text(self.settings_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

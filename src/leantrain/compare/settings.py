@@ -13,6 +13,7 @@ from leantrain.rng import derive
 from leantrain.run.config import OPERATIONAL, PLAIN, TrainConfig
 from leantrain.run.estimate import expected_cost
 from leantrain.run.names import legal_name
+from leantrain.run.setup import with_batch_size
 
 BASELINE = PLAIN
 """What every method is compared with."""
@@ -65,7 +66,8 @@ class Settings:
     """What is compared: the settings of every run, the methods, the seeds, and whether controls are added.
 
     With `budgets`, every method is trained at each of them, and one plain run at each is the control of all. Without
-    `rs2`, plain training of the same cost is the only control.
+    `rs2`, plain training of the same cost is the only control. With `control_batch_size`, that is what it is trained
+    with: fewer epochs may do better with smaller batches.
     """
 
     config: TrainConfig
@@ -75,6 +77,7 @@ class Settings:
     margin: float = 0.2
     budgets: tuple[float, ...] = ()
     rs2: bool = True
+    control_batch_size: int | None = None
 
     def entries(self) -> list[Entry]:
         """All rows: the baseline first, then each method with its controls."""
@@ -99,6 +102,10 @@ class Settings:
             if other.role == "equal-budget" and (shared or other.control_of == entry.label):
                 return other
         return None
+
+    def of_control(self, config: TrainConfig) -> TrainConfig:
+        """A run's settings as plain training of the same cost has them."""
+        return config if self.control_batch_size is None else with_batch_size(config, self.control_batch_size)
 
     def seed_numbers(self) -> range:
         return range(self.config.seed, self.config.seed + self.seeds)

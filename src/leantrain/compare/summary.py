@@ -79,8 +79,12 @@ class Summary:
         return difference(first, second, own[seeds[0]]["test_examples"], alike if both else None)
 
     def _notes(self, rows: list[dict[str, Any]]) -> dict[str, str]:
-        """By row, what its numbers do not say: what its scores cost, and what the model did not take."""
+        """By row, what its numbers do not say: what scores cost, another batch size, what the model did not take."""
         notes = {row["label"]: _about_scores(row) for row in rows if row["scores"] and row["role"] == "method"}
+        own, others = self.settings.control_batch_size, self.settings.config.batch_size
+        if own not in (None, others):
+            controls = [row["label"] for row in rows if row["role"] == "equal-budget"]
+            notes |= dict.fromkeys(controls, f"trained with batch size {own}, the others with {others}.")
         for entry, results in self.results.items():
             said = next((result["note"] for result in results.values() if result.get("note")), None)
             if said is not None:

@@ -122,6 +122,14 @@ def default_lr(optimizer: str, model: str) -> float:
     return 0.6 if "resne" in name and not name.startswith(("vit_", "nf_", "inception_")) else 0.1
 
 
+def with_batch_size(config: TrainConfig, batch_size: int) -> TrainConfig:
+    """Resolved settings with another batch size, and the learning rate that goes with it."""
+    assert config.lr is not None and config.batch_size is not None
+    times = batch_size / config.batch_size
+    rate = config.lr * (math.sqrt(times) if config.from_weights and config.optimizer != "sgd" else times)
+    return dataclasses.replace(config, batch_size=batch_size, lr=rate)
+
+
 def tuning_epochs(examples: int) -> int:
     """What starts from weights needs fewer: about 60,000 examples in all, between 4 and 15 epochs."""
     return max(4, min(15, round(60_000 / examples)))
