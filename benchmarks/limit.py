@@ -10,6 +10,7 @@ The table says at what share of the bare model's speed the loop runs, and how lo
 at full size, beside what it costs by its pixels. Ratios are taken within a round, as median (min–max).
 
     python benchmarks/limit.py --threads 1
+    python benchmarks/limit.py --threads 1 --width 64 --steps 8       a network of ordinary width
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from leantrain.run.loop import Run
 from leantrain.run.setup import build_optimizer, resolve
 
 SIDES = (32, 24, 16, 12)  # those of `lean`
+WIDTH = 16  # of lean's benchmark on CIFAR-10
 
 
 def main() -> None:
@@ -62,7 +64,8 @@ def main() -> None:
         "images_per_second": {name: Spread.of(values)._asdict() for name, values in rates.items()},
         "rounds": rates,
     }
-    finish("limit", arguments, markdown(header, rows), result, n=arguments.rounds)
+    name = "limit" if arguments.width == WIDTH else f"limit-{arguments.width}"
+    finish(name, arguments, markdown(header, rows), result, n=arguments.rounds)
 
 
 def bare(images: ImageSet, config: TrainConfig, side: int, steps: int) -> Callable[[], int]:
@@ -93,7 +96,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--rounds", type=int, default=15, help="rounds that count, after one to warm up (default: 15)")
     options.add_argument("--steps", type=int, default=40, help="batches in a chunk (default: 40)")
     options.add_argument("--batch-size", type=int, default=64, help="(default: 64)")
-    options.add_argument("--width", type=int, default=16, help="of the model's first stage (default: 16)")
+    options.add_argument("--width", type=int, default=WIDTH, help=f"of the model's first stage (default: {WIDTH})")
     options.add_argument("--threads", type=int, help="torch's threads (default: torch's choice)")
     arguments = options.parse_args()
     if arguments.quick:
