@@ -23,6 +23,8 @@ from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
 
 RESULTS = Path(__file__).parent / "results"
+PLACES = ("out", "weights", "repos")
+"""Options that say where something lies on this machine, which no result needs."""
 
 
 class Spread(NamedTuple):
@@ -125,7 +127,7 @@ def finish(name: str, arguments: argparse.Namespace, table: str, result: Mapping
         "benchmark": name,
         "n": n,
         "result": result,
-        "settings": vars(arguments),
+        "settings": {name: value for name, value in vars(arguments).items() if name not in PLACES},
         "measured": time.strftime("%Y-%m-%d"),
         "load_at_end": os.getloadavg()[0],
         **made_with,

@@ -4,7 +4,7 @@
     python benchmarks/lean.py --set cifar10-all      all 50,000, batch 128
     python benchmarks/lean.py --set fashion-mnist    10,000 images, 28 px, grey, width 8
     python benchmarks/lean.py --set eurosat10k       5,000 images, 64 px, width 8
-    python benchmarks/lean.py --set vit              2,000 of CIFAR-10, timm's smallest ViT (lean drops its tokens)
+    python benchmarks/lean.py --set vit              2,000 of CIFAR-10, timm's smallest ViT, which takes several sizes
     python benchmarks/lean.py --set tuned --weights FILE        1,000 of EuroSAT at 128 px, from published weights
     python benchmarks/lean.py --set untuned                     the same network and images, from nothing
     python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
