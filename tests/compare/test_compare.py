@@ -307,6 +307,7 @@ def test_the_table_is_readable_at_80_columns() -> None:
         (["--seeds", "0"], "--seeds is 0"),
         (["--jobs", "0"], "--jobs is 0"),
         (["--control-batch-size", "0"], "--control-batch-size is 0"),
+        (["--control-batch-size", "8", "--no-controls"], "--no-controls trains none"),
         (["--address", "auto"], "--address is auto, but only --engine ray"),
         (["--engine", "ray", "--jobs", "2"], "--jobs is 2, but with --engine ray"),
         (["--margin", "-1"], "--margin is -1"),

@@ -102,6 +102,8 @@ def compare(
     cluster = {"--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run}
     for flag in (flag for flag, value in cluster.items() if value is not None and engine != "ray"):
         raise LeanError(f"{flag} is {cluster[flag]}, but only --engine ray has a cluster; add it, or drop {flag}.")
+    if control_batch_size is not None and controls is False:
+        raise LeanError(f"--control-batch-size is {control_batch_size}, but --no-controls trains none; drop one.")
     if engine == "ray" and jobs > 1:
         raise LeanError(f"--jobs is {jobs}, but with --engine ray the cluster's size decides; use --cpus-per-run.")
     if from_folder is not None:
