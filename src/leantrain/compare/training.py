@@ -114,8 +114,9 @@ class Training:
 
     def _config_of(self, entry: Entry, config: TrainConfig) -> TrainConfig | None:
         """A run's settings; a control's follow from what its method cost with that seed."""
+        if entry.role == "equal-budget":
+            config = self.settings.of_control(config)
         if not entry.waits:
-            config = self.settings.of_control(config) if entry.role == "equal-budget" else config
             return dataclasses.replace(config, method=entry.method, budget=entry.budget)
         method = next(e for e in self.settings.entries() if e.label == entry.control_of and e.role == "method")
         result = self.folder.run(method, config.seed).result()
@@ -123,7 +124,7 @@ class Training:
             return None
         share = result["cost_epochs"] / result["planned_epochs"]
         if entry.role == "equal-budget":
-            return dataclasses.replace(self.settings.of_control(config), method=BASELINE, budget=round(share, 6))
+            return dataclasses.replace(config, method=BASELINE, budget=round(share, 6))
         if share >= 1.0:
             return None
         return dataclasses.replace(config, method=f"rs2[keep={share:.6f}]")

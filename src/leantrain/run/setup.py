@@ -126,8 +126,10 @@ def with_batch_size(config: TrainConfig, batch_size: int) -> TrainConfig:
     """Resolved settings with another batch size, and the learning rate that goes with it."""
     assert config.lr is not None and config.batch_size is not None
     times = batch_size / config.batch_size
-    rate = config.lr * (math.sqrt(times) if config.from_weights and config.optimizer != "sgd" else times)
-    return dataclasses.replace(config, batch_size=batch_size, lr=rate)
+    if config.from_weights:
+        optimizer = config.optimizer or "adamw"
+        times = tuning_lr(optimizer, batch_size) / tuning_lr(optimizer, config.batch_size)
+    return dataclasses.replace(config, batch_size=batch_size, lr=config.lr * times)
 
 
 def tuning_epochs(examples: int) -> int:
