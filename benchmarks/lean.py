@@ -5,6 +5,7 @@
     python benchmarks/lean.py --set fashion-mnist    10,000 images, 28 px, grey, width 8
     python benchmarks/lean.py --set eurosat10k       5,000 images, 64 px, width 8
     python benchmarks/lean.py --set vit              2,000 of CIFAR-10, timm's smallest ViT, which takes several sizes
+    python benchmarks/lean.py --set vit-one-size     the same network, made so that it takes one size and drops tokens
     python benchmarks/lean.py --set tuned --weights FILE        1,000 of EuroSAT at 128 px, from published weights
     python benchmarks/lean.py --set tuned-long --weights FILE   400 of them for 15 epochs, the default for so few
     python benchmarks/lean.py --set untuned                     the same network and images, from nothing
@@ -70,6 +71,7 @@ SETS = {
     "fashion-mnist": Setting("fashion-mnist", 10_000, _resnet8(8)),
     "eurosat10k": Setting("eurosat10k", 5_000, _resnet8(8)),
     "vit": Setting("cifar10", 2_000, ("--model", "test_vit", "--optimizer", "adamw")),
+    "vit-one-size": Setting("cifar10", 2_000, ("--model", "vit_of_one_size", "--optimizer", "adamw")),
     "tuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128), epochs=4),
     "tuned-long": Setting("eurosat10k", 400, ("--model", TUNED, "--image-size", 128), epochs=15),
     "untuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128)),
@@ -146,8 +148,25 @@ class ShuffledSizes(leantrain.Method):
         return draft.regroup(shown), state
 
 
+def _register_vit_of_one_size() -> None:
+    """Let `--model vit_of_one_size` be timm's `test_vit` without the option to take other sizes than its own."""
+    import timm
+    from timm.models import register_model
+
+    def vit_of_one_size(*, img_size: int, patch_size: int, **options: Any) -> torch.nn.Module:
+        if "dynamic_img_size" in options:
+            raise TypeError("it takes one size")
+        given = {name: value for name, value in options.items() if value is not None and "pretrained" not in name}
+        made: torch.nn.Module = timm.create_model("test_vit", img_size=img_size, patch_size=patch_size, **given)
+        return made
+
+    vit_of_one_size.__module__ = __name__
+    register_model(vit_of_one_size)
+
+
 def main() -> None:
     arguments = _arguments()
+    _register_vit_of_one_size()
     study = STUDIES[arguments.study]
     setting = Setting("digits", 200, _resnet8(4), 2) if arguments.quick else SETS[arguments.set]
     seeds = arguments.seeds or study.seeds

@@ -16,8 +16,11 @@ from leantrain.plan import at
 from leantrain.shrinking import Shrunk
 from leantrain.tokens import Tokens
 
-VALUES = (0.375, 0.5, 0.75, 1.0)
-"""How far a form goes in the four parts of a run: three eighths of an image's side, then half, three quarters, all."""
+SIDES = (0.375, 0.5, 0.75, 1.0)
+"""Of an image's side, what is shown in the four parts of a run."""
+
+TOKENS = (0.25, 0.5, 0.75, 1.0)
+"""Of an image's tokens, likewise; their number, and so the cost, falls less steeply than that of pixels."""
 
 SMALLEST, STEP = 12, 8
 """Pixels: the smallest side shown, and what the others are multiples of."""
@@ -94,13 +97,12 @@ def ways(side: int, budget: float) -> tuple[Growth, ...]:
     A model that does not take the smallest size is shown the next one in its place; one that takes no size but its
     own sees some of its tokens.
     """
-    first, second, *others = shares(budget)
-    joined = first + second, *others
-    scales = tuple(_pixels(value, side) / side for value in VALUES[:-1]) if side else VALUES[:-1]
+    first, second, *others = spent = shares(budget)
+    scales = tuple(_pixels(value, side) / side for value in SIDES[:-1]) if side else SIDES[:-1]
     return (
-        Growth(Shrunk.name, (*scales, 1.0), (first, second, *others)),
-        Growth(Shrunk.name, (*scales[1:], 1.0), joined),
-        Growth(Tokens.name, VALUES[1:], joined),
+        Growth(Shrunk.name, (*scales, 1.0), spent),
+        Growth(Shrunk.name, (*scales[1:], 1.0), (first + second, *others)),
+        Growth(Tokens.name, TOKENS, spent),
     )
 
 
