@@ -40,7 +40,7 @@ SLOW = (
 """
 
 
-FORKING = ("test_ddp.py", "test_accelerate.py", "test_lightning.py", "test_train.py")
+FORKING = ("test_ddp.py", "test_train.py")
 """Files that fork: first, as a fork of a process in which a library has started threads may wait for ever."""
 
 FIRST = (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +16,7 @@ from torch.utils.data import TensorDataset
 import leantrain
 
 EPOCHS, BATCH, LR = 5, 8, 0.1
+PATIENCE = 120  # seconds; two processes that wait for each other must not wait for ever
 METHODS = ("infobatch[prune=0.9]", "mixtrain-cutmix[select=all]", "selective-backprop")
 """Epochs that get shorter, composites, candidates that are looked at."""
 
@@ -43,6 +47,17 @@ def one_ahead(batches: Iterable[Any]) -> Iterator[Any]:
             yield held
             held = following
         yield held
+
+
+def two_processes(script: str, folder: Path) -> None:
+    """Run a test file's `__main__` part in two processes that torchrun starts.
+
+    Started anew: a fork of a process that has trained already has waited for ever, and a port that is looked for
+    beforehand may be somebody else's by then.
+    """
+    together = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended = subprocess.run([*together, script, str(folder)], capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode == 0, ended.stderr
 
 
 class Trained(NamedTuple):

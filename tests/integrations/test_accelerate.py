@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import socket
+import gc
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
-from integration_helpers import BATCH, EPOCHS, LR, METHODS, images, network, one_cycle, plain_loop, same_run
+import torch.distributed
+from integration_helpers import (
+    BATCH,
+    EPOCHS,
+    LR,
+    METHODS,
+    images,
+    network,
+    one_cycle,
+    plain_loop,
+    same_run,
+    two_processes,
+)
 
 import leantrain
 import leantrain.split
@@ -63,11 +74,8 @@ def test_every_epoch_ends_with_a_step_where_gradients_accumulate(method: str) ->
     assert steps >= EPOCHS
 
 
-def rank(number: int, port: int, folder: Path) -> None:
-    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    accelerate.state.AcceleratorState._reset_state(True)  # what this process inherits is of one process
-    accelerate.state.GradientState._reset_state()
+def rank(folder: Path) -> None:
+    """What each of two processes does."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", LeanWarning)
         warnings.filterwarnings("ignore", "batch_size is", LeanWarning)  # so small a one for two processes is odd
@@ -76,16 +84,15 @@ def rank(number: int, port: int, folder: Path) -> None:
     bare = leantrain.attach(network(), images(), epochs=1)
     with pytest.warns(LeanWarning, match="2 processes train together, but .* is not wrapped"):
         bare.loss(next(iter(bare.loader(BATCH))))
-    torch.save((losses, steps, lean.state_dict()), folder / f"{number}.pt")
+    torch.save((losses, steps, lean.state_dict()), folder / f"{torch.distributed.get_rank()}.pt")
+    # Gone before the group: a wrapper that lets go of it last may wait for ever, as it holds the GIL meanwhile.
+    del lean, bare
+    gc.collect()
     torch.distributed.destroy_process_group()
 
 
 def test_two_processes_keep_one_ledger_and_plan_for_both(tmp_path: Path) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    # Forked, as starting anew takes longer than the test.
-    torch.multiprocessing.start_processes(rank, (port, tmp_path), nprocs=2, start_method="fork")
+    two_processes(__file__, tmp_path)
     (first, steps, mine), (second, others, yours) = (torch.load(tmp_path / f"{n}.pt") for n in range(2))
     assert steps == others == len(first) == len(second)
     assert all(
@@ -126,3 +133,7 @@ def test_a_loader_that_was_not_prepared_or_has_an_order_of_its_own_is_refused() 
     for loader, words in ((weighed, "a DataLoader with a WeightedRandomSampler"), ([1, 2], "is a list with a list")):
         with pytest.raises(leantrain.LeanError, match=words):
             take_over(network(), loader, None, epochs=2)
+
+
+if __name__ == "__main__":
+    rank(Path(sys.argv[1]))

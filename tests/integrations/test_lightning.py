@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from integration_helpers import BATCH, EPOCHS, LR, METHODS, images, network, plain_loop, same_run
+from integration_helpers import BATCH, EPOCHS, LR, METHODS, images, network, plain_loop, same_run, two_processes
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, WeightedRandomSampler
@@ -156,13 +157,15 @@ def test_accumulation_precision_and_the_user_s_logger(tmp_path: Path) -> None:
     assert costs[-1] == pytest.approx(callback.lean.cost_share)
 
 
-@pytest.mark.slow
-def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
-    """Forked, as starting Lightning anew takes longer than the test."""
-    callback, module = LeanCallback("infobatch[prune=0.9]"), Module()
-    saving = pl.callbacks.ModelCheckpoint(tmp_path, filename="last")
+def rank(folder: Path) -> None:
+    """What each of two processes does."""
+    saving = pl.callbacks.ModelCheckpoint(folder, filename="last")
     data = DataLoader(images(), BATCH // 2, shuffle=True)  # per process
-    trainer(callback, saving, strategy="ddp_fork", devices=2).fit(module, data)
+    trainer(LeanCallback("infobatch[prune=0.9]"), saving, strategy="ddp", devices=2).fit(Module(), data)
+
+
+def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
+    two_processes(__file__, tmp_path)
     state = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]["leantrain"]
     alone = leantrain.attach(network(), images(), "infobatch[prune=0.9]", epochs=EPOCHS)
     alone.load_state_dict(state)
@@ -187,3 +190,7 @@ def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
 def test_what_it_cannot_take_is_refused_in_a_sentence(make: Any, data: Any, words: str) -> None:
     with pytest.raises(LeanError, match=words):
         make().fit(Module(), data)
+
+
+if __name__ == "__main__":
+    rank(Path(sys.argv[1]))
