@@ -98,3 +98,22 @@ def test_emulated_bf16_is_warned_of_and_nothing_else(tmp_path: Path, monkeypatch
     ended = command("train", *out)
     assert ended.returncode == 0
     assert "only emulates; a step took 12 times as long" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "tiles", "precision"),
+    [
+        ("resnet8", False, "bf16"),
+        ("mobilenetv2_050", False, "fp32"),
+        ("mobilenetv2_050", True, "bf16"),
+        ("convnext_atto", False, "bf16"),
+    ],
+)
+def test_mobile_networks_train_in_fp32_where_bf16_has_no_tiles(
+    model: str, tiles: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_cpu_has_bf16", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    images = images_of(50)
+    assert resolve(TrainConfig(model=model, device="cpu"), images).precision == precision
+    assert resolve(TrainConfig(model=model, device="cpu", precision="bf16"), images).precision == "bf16"

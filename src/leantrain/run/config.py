@@ -115,7 +115,10 @@ class TrainConfig:
     seed: int = _flag("Training", 0, "what every random choice derives from", low=0)
 
     precision: str = _flag(
-        "Speed", "auto", "auto: bf16 where the hardware has it", choices=("auto", "fp32", "bf16", "fp16")
+        "Speed",
+        "auto",
+        "auto: bf16 where the hardware has it and is faster in it",
+        choices=("auto", "fp32", "bf16", "fp16"),
     )
     accumulate: int = _flag("Speed", 1, "compute each batch in N parts, to save memory", low=1)
     accumulate_batches: int = _flag(

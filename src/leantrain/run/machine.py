@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from leantrain.errors import LeanError
 
@@ -33,15 +35,25 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_precision(name: str, device: torch.device) -> str:
-    """For `auto`, bf16 where the hardware computes in it; a CPU without would emulate it, slower than fp32."""
+def choose_precision(name: str, device: torch.device, make: Callable[[], nn.Module] | None = None) -> str:
+    """For `auto`, bf16 where the hardware computes in it and it is faster than fp32.
+
+    A CPU without bf16 would emulate it, and one with AVX-512 alone is slow in it at some networks; how those fare on
+    the tile units of others was not measured.
+
+    Args:
+        make: The model, called only where the choice hangs on its layers; without it the hardware alone decides.
+    """
     if name == "fp16" and device.type != "cuda":
         raise LeanError(f"--precision is 'fp16', which needs CUDA and not {device.type}; use bf16 or fp32.")
     if name != "auto":
         return name
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    return "bf16" if device.type == "cpu" and _cpu_has_bf16() else "fp32"
+    if device.type != "cpu" or not _cpu_has_bf16():
+        return "fp32"
+    slow = make is not None and not torch.cpu._is_amx_tile_supported() and slow_in_bf16(make())
+    return "fp32" if slow else "bf16"
 
 
 def precision_warning(precision: str, device: torch.device) -> str | None:
@@ -52,6 +64,17 @@ def precision_warning(precision: str, device: torch.device) -> str | None:
         f"--precision is bf16, which this CPU ({_cpu_name()}) only emulates; a step took 12 times as long as in fp32 "
         "(resnet8, batch 128, AVX2): use --precision fp32 or auto."
     )
+
+
+def slow_in_bf16(model: nn.Module) -> bool:
+    """Whether it is of the family of MobileNets and EfficientNets: depthwise convolutions, BatchNorm between them.
+
+    On a CPU with AVX-512 these took up to twice as long in bf16 as in fp32, where ConvNeXts, without BatchNorm, took
+    less: benchmarks/precision.py.
+    """
+    layers = tuple(model.modules())
+    depthwise = any(isinstance(layer, nn.Conv2d) and 1 < layer.in_channels == layer.groups for layer in layers)
+    return depthwise and any(isinstance(layer, nn.BatchNorm2d) for layer in layers)
 
 
 def _cpu_has_bf16() -> bool:

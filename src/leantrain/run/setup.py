@@ -89,11 +89,15 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
     model = config.model or (
         TUNED if config.pretrained else default_model(images.image_size, len(images.train), device.type)
     )
+
+    def untrained() -> nn.Module:
+        return build_model(dataclasses.replace(config, model=model), images, fresh=False)
+
     lr = tuning_lr(optimizer, step) if tuned else default_lr(optimizer, model) * step / 128
     decay = 0.05 if optimizer == "adamw" and tuned else 5e-4
     chosen: dict[str, Any] = {
         "device": str(device),
-        "precision": machine.choose_precision(config.precision, device),
+        "precision": machine.choose_precision(config.precision, device, untrained),
         "model": model,
         "epochs": epochs,
         "batch_size": batch_size,
