@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leantrain.methods import EarlyTermination as EarlyTermination
     from leantrain.methods import FacilityLocation as FacilityLocation
     from leantrain.methods import FixRes as FixRes
+    from leantrain.methods import Freezing as Freezing
     from leantrain.methods import Glister as Glister
     from leantrain.methods import GraNd as GraNd
     from leantrain.methods import GraNdCoreset as GraNdCoreset
@@ -76,6 +77,7 @@ _HOMES = {
     "EarlyTermination": "methods",
     "FacilityLocation": "methods",
     "FixRes": "methods",
+    "Freezing": "methods",
     "Form": "forms",
     "FormKind": "forms",
     "Glister": "methods",

@@ -148,7 +148,9 @@ class Training:
         self.module = network(setting.normalised)
         model = self.module
         if distributed.is_initialized():
-            model = DistributedDataParallel(model, find_unused_parameters="fixres" in setting.method)
+            model = DistributedDataParallel(
+                model, find_unused_parameters=setting.method.startswith(("fixres", "freezing"))
+            )
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer = self.optimizer if "prune-train" in setting.method else None
         self.lean = leantrain.attach(
@@ -273,7 +275,9 @@ CORESETS = ["facility-location[every=2]", "glister[every=2,held=0.2]"]
 SLIMMING = ["prune-train[threshold=0.3]", "prune-train[grow=true,begin=0.4,most=1.0]"]
 
 
-@pytest.mark.parametrize("method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix", "fixres[tune=0.4]", *CORESETS, *SLIMMING])
+@pytest.mark.parametrize(
+    "method", [INSIDE[0], INSIDE[2], "mixtrain-cutmix", "fixres[tune=0.4]", "freezing + lean", *CORESETS, *SLIMMING]
+)
 def test_one_two_and_four_processes_train_the_same_to_rounding(ranks: Ranks, four: Ranks, method: str) -> None:
     setting = Setting(method, 61, 12, epochs=4)
     alone = train(setting)

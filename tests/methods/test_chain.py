@@ -485,6 +485,7 @@ OPTIONS = {
     "minibatch-skip": ["", "skip=0.9"],
     "cutmix": ["", "chance=0.5"],
     "fixres": ["", "tune=0.5"],
+    "freezing": ["", "share=0.7"],
     "facility-location": ["", "keep=0.1"],
     "oracle-skip": [""],
     "prune-train": ["", "grow=true"],

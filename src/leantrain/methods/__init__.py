@@ -33,6 +33,7 @@ from leantrain.methods.mixtrain import MixTrain, MixTrainCutMix, MixTrainMixUp
 from leantrain.methods.augmentation import CutMix, MixUp
 from leantrain.methods.resizing import InputScaling, ProgressiveResizing
 from leantrain.methods.fixres import FixRes
+from leantrain.methods.freezing import Freezing
 from leantrain.methods.token_dropping import TokenDropping
 from leantrain.methods.random_backprop import RandomBackprop
 from leantrain.methods.rs2 import RS2
@@ -69,6 +70,7 @@ __all__ = [
     "Ends",
     "FacilityLocation",
     "FixRes",
+    "Freezing",
     "Glister",
     "GraNd",
     "GraNdCoreset",
