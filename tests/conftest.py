@@ -54,6 +54,7 @@ LONG = (
     "cli/test_plugins.py::test_its_methods_are_listed_trained_with_and_known_to_child_processes",
     "compare/test_compare.py::test_ctrl_c_leaves_a_usable_table_and_resume_ends_in_the_same_bits",
     "compare/test_ray.py",
+    "integrations/test_lightning.py::test_two_processes_train_what_one_trains",
     "methods/test_coresets.py::test_the_objective_is_that_of_apricot",
     "resume/test_kill.py::test_a_signal_saves_the_run_and_prints_how_to_go_on[15-143]",
     "resume/test_kill.py::test_mid_epoch_with_workers_and_another_number_of_them",
