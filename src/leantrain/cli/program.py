@@ -17,6 +17,7 @@ from leantrain.cli.score import score_command
 from leantrain.cli.train import train
 from leantrain.errors import LeanError, shortened
 from leantrain.run import processes
+from leantrain.run.allocator import keep_freed_memory
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 """How torch says that memory has run out."""
@@ -84,6 +85,7 @@ def _sentence(text: str) -> str:
 )
 def cli(plugins: tuple[str, ...]) -> None:
     """Train image classifiers on fewer and cheaper examples, with the accuracy kept."""
+    keep_freed_memory()
 
 
 for _command in (

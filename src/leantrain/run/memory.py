@@ -43,10 +43,12 @@ def _main(file: Path) -> None:
     import torch
 
     from leantrain.run import machine
+    from leantrain.run.allocator import keep_freed_memory
     from leantrain.run.display import Quiet
     from leantrain.run.loop import Run
     from leantrain.run.setup import load_images, resolve
 
+    keep_freed_memory()  # as every command does
     config = TrainConfig(**read_yaml(file))
     if config.threads:
         torch.set_num_threads(config.threads)
