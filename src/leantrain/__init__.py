@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leantrain.forms import Form as Form
     from leantrain.forms import FormKind as FormKind
     from leantrain.forms import register_form as register_form
+    from leantrain.head import fit_head as fit_head
     from leantrain.lean import Lean as Lean
     from leantrain.lean import attach as attach
     from leantrain.ledger import Ledger as Ledger
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from leantrain.scoring import register_score as register_score
     from leantrain.scoring import score as score
     from leantrain.takeover import take_over as take_over
+    from leantrain.tuning import keep_statistics as keep_statistics
 
 __version__ = "0.1.0"
 
@@ -108,6 +110,8 @@ _HOMES = {
     "StochasticDepth": "methods",
     "attach": "lean",
     "chain": "methods",
+    "fit_head": "head",
+    "keep_statistics": "tuning",
     "option": "options",
     "preset": "methods",
     "register_form": "forms",

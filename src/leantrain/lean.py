@@ -201,6 +201,7 @@ class Lean:
         self._prepare = prepare
         self._states = self._chain.init_all(self.ledger)
         self._given = GivenScores(self._chain)
+        self._prepaid = 0.0  # what was spent on the model before the first epoch
         self._plan: Plan | None = None
         self._done = 0
         self._leftover: Batch | None = None  # kept of the candidates so far, and not yet trained
@@ -459,9 +460,10 @@ class Lean:
 
     @property
     def _spent_share(self) -> float:
-        """What is spent of the budget, without the scores that were paid for before the first epoch."""
+        """What is spent of the budget, without what was paid for before the first epoch."""
         assert self._total_cost is not None
-        return (self.cost - self._given.paid) / (self._total_cost - self._given.paid)
+        before = self._given.paid + self._prepaid
+        return (self.cost - before) / (self._total_cost - before)
 
     @property
     def _is_spent(self) -> bool:
@@ -611,6 +613,24 @@ class Lean:
     def scores_summary(self) -> dict[str, Any] | None:
         """What the scores that the method prunes by cost, whether that is counted here, and what they did."""
         return self._given.summary
+
+    def pay(self, cost: float) -> None:
+        """Count what is spent on the model before the first epoch, such as on `fit_head`; a budget pays for it first.
+
+        Args:
+            cost: in examples of plain training, of which a forward pass is a third.
+        """
+        if self._plan is not None:
+            raise LeanError(
+                "what comes before training is paid for before the first epoch, and that is planned by now."
+            )
+        if self._total_cost is not None and self.cost + cost >= self._total_cost:
+            raise LeanError(
+                f"what comes before training costs {cost:,.0f} examples, and the budget of {self.budget} is "
+                f"{self._total_cost:,.0f}; raise it."
+            )
+        self._prepaid += cost
+        self.cost += cost
 
     def check_affordable(self, cost: float) -> None:
         """Refuse scores that would use the whole budget up."""
@@ -910,6 +930,7 @@ class Lean:
             "span": list(self._span),
             "ended": self._ended,
             "cost": self.cost,
+            "prepaid": self._prepaid,
             "examples": self.examples,
             "planned_for": self._planned_for,
             "reported": None if self._reported is None else [self._reported[0], _timeless(self._reported[1])],
@@ -934,6 +955,7 @@ class Lean:
         self._span = (state["span"][0], state["span"][1])
         self._ended = state.get("ended", False)
         self.cost, self.examples = state["cost"], state["examples"]
+        self._prepaid = state.get("prepaid", 0.0)
         self._planned_for = state["planned_for"]
         self._reported = None if state["reported"] is None else (state["reported"][0], state["reported"][1])
         self._resumed = True

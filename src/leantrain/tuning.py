@@ -1,4 +1,4 @@
-"""Fine-tuning: the forms in which only some layers of a model learn."""
+"""Fine-tuning: the forms in which only some layers of a model learn, and BatchNorm as it was published."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ from leantrain.split import unwrapped
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 TUNED = FORWARD + BACKWARD / 2
 """What an example costs: half of a backward pass makes the gradients of weights, of which hardly any are left."""
+
+
+def keep_statistics(model: nn.Module) -> None:
+    """Let BatchNorm normalise by the statistics that it has and leave them as they are; after every `model.train()`.
+
+    In fine-tuning those of the published weights are better than what small batches of new images give.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
 
 
 class Fixing(FormKind):

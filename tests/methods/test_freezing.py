@@ -80,7 +80,7 @@ def test_fixed_layers_go_on_taking_statistics() -> None:
 
 
 def test_what_it_saves_pays_for_more_passes_under_a_budget() -> None:
-    alone, chained = attached("lean", 0.5, epochs=8), attached("freezing + lean", 0.5, epochs=8)
+    alone, chained = attached("plain", 0.5, epochs=8), attached("freezing", 0.5, epochs=8)
     assert "0" in moved(alone)
     assert "0" not in moved(chained)
     assert chained.cost_share == pytest.approx(0.5, rel=0.02) == pytest.approx(alone.cost_share, rel=0.02)

@@ -122,6 +122,23 @@ def test_the_budget_is_kept_and_spent_as_planned(epochs: int, budget: float) -> 
     assert [spent.get(name, 0.0) for name in names] == pytest.approx(expected, abs=0.02 + one_batch)
 
 
+@pytest.mark.parametrize("budget", [0.25, 0.5])
+def test_behind_freezing_half_of_the_cost_is_spent_at_three_quarters_of_the_side(budget: float) -> None:
+    model = build("resnet8", classes=4, channels=3, image_size=32, width=4)
+    lean = leantrain.attach(model, images(), "freezing + lean", epochs=12, budget=budget)
+    spent = train(lean)
+    assert lean.cost == pytest.approx(budget * 12 * 96, rel=0.01, abs=4)
+    small = sum(share for name, share in spent.items() if "shrunk 0.75" in name)
+    assert all("learning" in name for name in spent) and len(spent) == 2
+    assert small == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_frozen_transformer_of_one_size_sees_three_quarters_of_its_tokens() -> None:
+    spent = train(leantrain.attach(vit(dynamic=False), images(), "freezing + lean", epochs=8, budget=0.5))
+    assert sum(share for name, share in spent.items() if "tokens 0.75" in name) == pytest.approx(0.5, abs=0.06)
+    assert not any("tokens 0.5" in name or "tokens 0.25" in name for name in spent)
+
+
 def planned(method: str, losses: list[float], progress: float) -> Plan:
     ledger = Ledger(len(losses))
     values = torch.tensor(losses)

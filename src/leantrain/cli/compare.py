@@ -156,7 +156,7 @@ def _compare(
     from leantrain.compare.settings import BASELINE, Settings, check_same, expected_total, split_budgets, split_methods
     from leantrain.compare.summary import summarise
     from leantrain.compare.training import Training
-    from leantrain.methods import chain
+    from leantrain.methods import chain, for_a_budget
     from leantrain.run.display import make_table_display
     from leantrain.run.loop import Run
     from leantrain.run.machine import precision_warning
@@ -186,7 +186,7 @@ def _compare(
         _check_control_batch_size(stored.control_batch_size, chosen)
         chosen = {**{name: getattr(stored, name) for name in kept}, **chosen}
     else:
-        chosen = {"methods": ("lean",), "seeds": 3, **chosen}
+        chosen = {"methods": (for_a_budget(config.from_weights),), "seeds": 3, **chosen}
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)

@@ -50,7 +50,17 @@ from leantrain.methods.early_termination import EarlyTermination
 from leantrain.methods.stochastic_depth import StochasticDepth
 from leantrain.methods.prune_train import PruneTrain
 from leantrain.methods.oracle_skip import OracleSkip
-from leantrain.methods.chain import Chain, Preset, as_method, chain, choose_method, parse_method, parts_of, preset
+from leantrain.methods.chain import (
+    Chain,
+    Preset,
+    as_method,
+    chain,
+    choose_method,
+    for_a_budget,
+    parse_method,
+    parts_of,
+    preset,
+)
 
 # isort: on
 
@@ -113,6 +123,7 @@ __all__ = [
     "as_method",
     "chain",
     "choose_method",
+    "for_a_budget",
     "parse_method",
     "parts_of",
     "preset",

@@ -63,13 +63,26 @@ def as_method(method: Any) -> Method:
     return method
 
 
-def choose_method(method: Method | str | None, budget: float | None) -> tuple[Method, float | None]:
+def choose_method(
+    method: Method | str | None, budget: float | None, *, tuned: bool = False
+) -> tuple[Method, float | None]:
     """The method and the budget of a run, of which the user may leave either open, or both.
 
     A budget alone means `lean`, nothing at all means plain training, and a method that needs a budget has its own.
+
+    Args:
+        tuned: the model starts from published weights; a budget alone then means `freezing`.
     """
-    chosen = as_method(method if method is not None else "plain" if budget is None else "lean")
+    chosen = as_method(method if method is not None else "plain" if budget is None else for_a_budget(tuned))
     return chosen, chain(chosen).default_budget if budget is None else budget
+
+
+def for_a_budget(tuned: bool) -> str:
+    """The method that a budget alone means.
+
+    Weights that were published at one size do best with whole images, of which `freezing` pays for more.
+    """
+    return "freezing" if tuned else "lean"
 
 
 def parts_of(method: Method) -> tuple[Method, ...]:
@@ -374,4 +387,15 @@ def _both(one: Form, other: Form) -> Form:
     return one
 
 
-__all__ = ["Chain", "Preset", "as_method", "chain", "choose_method", "parse_method", "parts_of", "preset", "refusal"]
+__all__ = [
+    "Chain",
+    "Preset",
+    "as_method",
+    "chain",
+    "choose_method",
+    "for_a_budget",
+    "parse_method",
+    "parts_of",
+    "preset",
+    "refusal",
+]

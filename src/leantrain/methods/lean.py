@@ -15,12 +15,20 @@ from leantrain.methods.growing import Growth
 from leantrain.plan import at
 from leantrain.shrinking import Shrunk
 from leantrain.tokens import Tokens
+from leantrain.tuning import Learning
 
 SIDES = (0.375, 0.5, 0.75, 1.0)
 """Of an image's side, what is shown in the four parts of a run."""
 
 TOKENS = (0.25, 0.5, 0.75, 1.0)
 """Of an image's tokens, likewise; their number, and so the cost, falls less steeply than that of pixels."""
+
+TUNED, TUNED_SHARES = (0.75, 1.0), (0.5, 0.5)
+"""Both where the first layers do not learn, so in fine-tuning, and what of the cost is spent on each.
+
+Published weights know things at about the size at which they are shown whole: at half of it and less, a network
+unlearns more than the passes are worth that it pays for (docs/methods/lean.md#fine-tuning).
+"""
 
 SMALLEST, STEP = 12, 8
 """Pixels: the smallest side shown, and what the others are multiples of."""
@@ -41,8 +49,8 @@ class LeanMethod(Method):
 
     Small examples are cheap, so that a third of the cost pays for about as many passes over the data as full training
     makes. A smaller budget spends more of itself on them. What is learnt is skipped most of the time, which pays for
-    more passes. Where a model takes one size only, it drops tokens; where it does not take that either, it shows all
-    whole, and the budget pays for fewer passes.
+    more passes. Behind `freezing`, in fine-tuning, examples are not shown as small. Where a model takes one size only,
+    it drops tokens; where it does not take that either, it shows all whole, and the budget pays for fewer passes.
     """
 
     name: ClassVar[str] = "lean"
@@ -70,6 +78,8 @@ class LeanMethod(Method):
         """The ways that suit the draft: the last map of the smallest composites would not keep two images apart."""
         if not moment.offer:
             return ()
+        if all(group.form.value(Learning.name) < 1 for group in draft.groups):
+            return tuned_ways(moment.side)
         found = ways(moment.side, budget)
         return found[1:] if any(group.form.constituents > 1 for group in draft.groups) else found
 
@@ -98,12 +108,25 @@ def ways(side: int, budget: float) -> tuple[Growth, ...]:
     own sees some of its tokens.
     """
     first, second, *others = spent = shares(budget)
-    scales = tuple(_pixels(value, side) / side for value in SIDES[:-1]) if side else SIDES[:-1]
+    scales = _scales(SIDES, side)
     return (
-        Growth(Shrunk.name, (*scales, 1.0), spent),
-        Growth(Shrunk.name, (*scales[1:], 1.0), (first + second, *others)),
+        Growth(Shrunk.name, scales, spent),
+        Growth(Shrunk.name, scales[1:], (first + second, *others)),
         Growth(Tokens.name, TOKENS, spent),
     )
+
+
+def tuned_ways(side: int) -> tuple[Growth, ...]:
+    """The same in fine-tuning; what a model takes of `ways` holds these forms."""
+    return (
+        Growth(Shrunk.name, _scales(TUNED, side), TUNED_SHARES),
+        Growth(Tokens.name, TUNED, TUNED_SHARES),
+    )
+
+
+def _scales(values: tuple[float, ...], side: int) -> tuple[float, ...]:
+    """Shares of a side such that each makes a good number of pixels; as they are, where there are no pixels."""
+    return (*(_pixels(value, side) / side if side else value for value in values[:-1]), 1.0)
 
 
 def _pixels(value: float, side: int) -> int:

@@ -64,13 +64,25 @@ class TrainConfig:
     width: int | None = _flag("Model", None, "width of resnet8's or resnet20's first stage", low=1, high=4096)
     pretrained: bool = _flag("Model", False, "start from the published weights")
     weights: str | None = _flag("Model", None, "start from a .safetensors or .pt file")
+    fit_head: bool | None = _flag(
+        "Model",
+        None,
+        "let a new classifier start from least squares on the model's features, for a forward pass over at most 4,096 "
+        "images (default: on where training starts from weights)",
+    )
+    keep_statistics: bool | None = _flag(
+        "Model",
+        None,
+        "normalise by the weights' own BatchNorm statistics, in training too "
+        "(default: on where training starts from weights)",
+    )
     dropout: float = _flag("Model", 0.0, "dropout before the classifier", low=0.0, below=1.0)
 
     method: str | None = _flag(
         "Training",
         None,
         'which examples to train on, e.g. "infobatch + progressive-resizing"; see `leantrain methods` '
-        "(default: lean with a --budget, else plain)",
+        "(default: lean with a --budget, freezing where training starts from weights as well, else plain)",
     )
     epochs: int | None = _flag("Training", None, "epochs the run stands for", low=1, high=32767)
     budget: float | None = _flag(
@@ -98,7 +110,7 @@ class TrainConfig:
         None,
         "peak learning rate (default: for batch size 128, and in proportion to it, sgd 0.6 for ResNets and 0.1 for "
         "others, adam and adamw 0.001; "
-        "where training starts from weights sgd 0.02, the others 0.002 and with the square root of the batch size)",
+        "where training starts from weights sgd 0.02, the others 0.001 with the square root of the batch size)",
         above=0.0,
     )
     momentum: float = _flag("Training", 0.9, "of sgd", low=0.0, below=1.0)

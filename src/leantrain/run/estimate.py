@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from leantrain import estimate
+from leantrain.cost import scoring_cost
 from leantrain.methods import choose_method
 from leantrain.run.config import TrainConfig
+from leantrain.run.tuning import fitted_examples
 
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """What a run of these settings costs at most, in epochs of plain training."""
     assert config.epochs is not None
-    return _expected(config.method, config.budget, length, config.epochs, config.step_size, side)
+    fit = scoring_cost(fitted_examples(config, length, classes=1)) / length if config.budget is None else 0.0
+    return fit + _expected(config.method, config.budget, length, config.epochs, config.step_size, side)
 
 
 @functools.lru_cache(1024)  # a control costs what its method does, and tables have rows in common

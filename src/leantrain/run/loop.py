@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from leantrain.batch import Batch
+from leantrain.cost import scoring_cost
 from leantrain.data import Augment, ImageSet
 from leantrain.errors import LeanError, LeanWarning, shortened
 from leantrain.lean import Lean
 from leantrain.methods import NeedsScores, ScoreRequest, as_method, chain
 from leantrain.ranks import gathered, of_the_first, spread_buffers
 from leantrain.rng import derive
-from leantrain.run import loggers, machine, processes
+from leantrain.run import loggers, machine, processes, tuning
 from leantrain.run.config import FIELDS, OPERATIONAL, TrainConfig
 from leantrain.run.display import Display, Notes, Quiet
 from leantrain.run.evaluate import Evaluation, evaluate
@@ -36,6 +37,7 @@ from leantrain.run.signals import Interrupted, on_stop
 from leantrain.schedule import parse_schedule
 from leantrain.scoring.kinds import parse_score
 from leantrain.scoring.scores import Scores, load
+from leantrain.tuning import keep_statistics
 
 STOP_EVERY = 10  # steps after which several processes agree on whether to stop
 FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
@@ -103,7 +105,7 @@ class Run:
                 seed=config.seed,
                 label_smoothing=config.label_smoothing,
                 prepare=self.augment,
-                example=self._example_inputs(),
+                example=self.example_inputs(),
                 optimizer=self._optimizer,
             )
         if chain(self.lean.method).wanted_accuracy is not None and images.evaluated_on != "validation":
@@ -111,6 +113,10 @@ class Run:
                 f"{self.lean.method} waits for an accuracy on held-out data, and nothing is held out; give "
                 "--validation 0.1, or end at a share of the run."
             )
+        self._to_fit = 0  # examples that the classifier is fitted to before the first step
+        if config.fit_head and tuning.has_new_head(config, images, self.module, self.example_inputs()):
+            self._to_fit = tuning.fitted_examples(config, len(images.train), len(images.classes))
+            self.lean.pay(scoring_cost(self._to_fit))
         self._loader = self.lean.loader(self.batch_size, **self._loader_options())
         self._never_finite = not_finite_in(self.module)  # a mask of -inf is as it should be
         self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
@@ -121,15 +127,12 @@ class Run:
         # A checkpoint replaces the weights to start from.
         model = build_model(self.config, self.images, fresh=self.folder is None or not self.folder.has_checkpoint)
         if self.config.sync_batchnorm and self.ranks > 1:
-            if self.device.type != "cuda":
-                raise LeanError(
-                    f"--sync-batchnorm needs GPUs, and the {self.ranks} processes train on {self.device.type}; drop it."
-                )
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         model = model.to(self.device)
         return model.to(memory_format=torch.channels_last) if self.config.channels_last else model  # type: ignore[call-overload,no-any-return]
 
-    def _example_inputs(self) -> Tensor:
+    def example_inputs(self) -> Tensor:
+        """Two training images as the model sees them."""
         inputs, _ = self.images.train.batch(torch.arange(min(2, len(self.images.train))), -1)
         return self.augment.evaluate(inputs.to(self.device))
 
@@ -155,11 +158,19 @@ class Run:
 
     def _train_batches(self) -> None:
         started, waited = time.perf_counter(), self._loader.waited
+        if self.steps == 0 and self._to_fit:
+            found, self._to_fit = tuning.fit(self, self._to_fit), 0
+            self.display.note(
+                f"head: fitted to {found.examples:,} images, of which {found.accuracy:.1%} are right by a fit to the "
+                "others alone"
+            )
         batches = iter(self._loader)
         lean, display = self.lean, self.display
         self.augment.strength = lean.epoch_start
         display.epoch(lean.epoch, len(self._loader) + int(lean.epoch_totals["steps"]), int(lean.epoch_totals["steps"]))
         self.model.train()
+        if self.config.keep_statistics:
+            keep_statistics(self.module)
         for batch in batches:
             self._timing["data"] += self._loader.waited - waited
             waited = self._loader.waited

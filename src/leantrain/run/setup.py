@@ -22,7 +22,7 @@ from leantrain.loader import InOrder, PlannedDataset, planned_dataloader
 from leantrain.methods import choose_method
 from leantrain.models import build, default_model, published
 from leantrain.rng import generator
-from leantrain.run import machine
+from leantrain.run import machine, processes
 from leantrain.run.config import TrainConfig, default_workers
 from leantrain.run.display import file_bar
 from leantrain.run.folder import RunFolder
@@ -81,6 +81,11 @@ def check_files(images: ImageSet) -> None:
 def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
     """Fill in what the user left open, to suit the data, the machine, and whether training starts from weights."""
     device = machine.choose_device(config.device)
+    if config.sync_batchnorm and processes.count() > 1 and device.type != "cuda":
+        # Before processes connect: one that refuses later may leave another waiting for it.
+        raise LeanError(
+            f"--sync-batchnorm needs GPUs, and the {processes.count()} processes train on {device.type}; drop it."
+        )
     tuned = config.from_weights
     epochs = config.epochs or (tuning_epochs if tuned else default_epochs)(len(images.train))
     batch_size = config.batch_size or default_batch_size(len(images.train), epochs)
@@ -104,11 +109,13 @@ def resolve(config: TrainConfig, images: ImageSet) -> TrainConfig:
         "optimizer": optimizer,
         "lr": config.lr or lr,
         "weight_decay": decay if config.weight_decay is None else config.weight_decay,
+        "fit_head": tuned if config.fit_head is None else config.fit_head,
+        "keep_statistics": tuned if config.keep_statistics is None else config.keep_statistics,
         "workers": default_workers(images.in_memory) if config.workers is None else config.workers,
         "pin_memory": device.type == "cuda" if config.pin_memory is None else config.pin_memory,
     }
     parse_schedule(config.schedule)  # a mistake in either is reported before anything starts
-    method, chosen["budget"] = choose_method(config.method, config.budget)
+    method, chosen["budget"] = choose_method(config.method, config.budget, tuned=tuned)
     chosen["method"] = str(method)
     return dataclasses.replace(config, **chosen)
 
@@ -145,7 +152,7 @@ def tuning_lr(optimizer: str, batch_size: int) -> float:
     """Gentler than from nothing, and for Adam's kin with the square root of the batch size; docs/training.md."""
     if optimizer == "sgd":
         return 0.02 * batch_size / 128
-    return 0.002 * math.sqrt(batch_size / 128)
+    return 0.001 * math.sqrt(batch_size / 128)
 
 
 def default_batch_size(examples: int, epochs: int) -> int:
