@@ -149,5 +149,5 @@ def least_squares(rows: Tensor, wanted: Tensor) -> Fit:
     if rows.shape[0] > rows.shape[1]:
         weight = vectors @ damped
     else:
-        weight = rows.T @ (vectors @ (damped / values.sqrt().clamp(min=1e-12).unsqueeze(1)))
+        weight = rows.T @ (vectors @ (damped / values.sqrt().unsqueeze(1)))
     return Fit(weight, level - middle @ weight, left_out(ridge) + level)

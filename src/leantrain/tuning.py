@@ -25,7 +25,7 @@ TUNED = FORWARD + BACKWARD / 2
 def keep_statistics(model: nn.Module) -> None:
     """Let BatchNorm normalise by the statistics that it has and leave them as they are; after every `model.train()`.
 
-    In fine-tuning those of the published weights are better than what small batches of new images give.
+    Fine-tuning did better with those of the published weights (docs/training.md).
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):

@@ -26,8 +26,8 @@ TOKENS = (0.25, 0.5, 0.75, 1.0)
 TUNED, TUNED_SHARES = (0.75, 1.0), (0.5, 0.5)
 """Both where the first layers do not learn, so in fine-tuning, and what of the cost is spent on each.
 
-Published weights know things at about the size at which they are shown whole: at half of it and less, a network
-unlearns more than the passes are worth that it pays for (docs/methods/lean.md#fine-tuning).
+With published weights, smaller images cost more accuracy than the passes brought that they pay for
+(docs/methods/lean.md#fine-tuning).
 """
 
 SMALLEST, STEP = 12, 8

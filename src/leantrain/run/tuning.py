@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from leantrain.run.loop import Run
 
 MOST, PER_CLASS = 4096, 10
-"""How many examples a classifier is fitted to at most, or that many of each class if these are more; others hardly
-change it."""
+"""How many examples a classifier is fitted to at most, or that many of each class if these are more."""
 
 LEAST = 5
 """Of each class; fewer say too little."""
