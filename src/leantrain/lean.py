@@ -39,6 +39,7 @@ from leantrain.methods import (
     Selects,
     Thins,
     choose_method,
+    for_a_budget,
 )
 from leantrain.methods import chain as as_chain
 from leantrain.plan import Plan, PlannedBatch, shared_out
@@ -65,6 +66,7 @@ from leantrain.showing import Presenter
 from leantrain.slimming import Slim
 from leantrain.split import Split
 from leantrain.thinning import gather
+from leantrain.tuning import has_learnt
 
 CARRIED = "leantrain"
 """Where a run's state is in that of an optimiser, in its first group of parameters."""
@@ -182,6 +184,7 @@ class Lean:
             )
         # As they were given, or what leaving them open means; the method is a single one, or a chain.
         self.method, self.budget = choose_method(method, budget)
+        self._is_open = method is None and budget is not None  # so the method follows from there being a budget
         self._chain: Chain = as_chain(self.method)
         for text in self._chain.warnings(epochs, self.budget):
             warnings.warn(text, LeanWarning, stacklevel=2)
@@ -500,6 +503,11 @@ class Lean:
             if waiting or cut:
                 return self._plan
             self.report()  # while the ledger still says what the epoch was
+        elif self._is_open and has_learnt(self.model):
+            self.warn_once(
+                f"the model comes with weights, and a budget alone means {self.method}, which is for training from "
+                f"nothing; to fine-tune, give method='{for_a_budget(tuned=True)}' (docs/own-loop.md, 'Fine-tuning')."
+            )
         self._read_score_files(required=True)
         if (request := self.score_request) is not None:
             raise LeanError(

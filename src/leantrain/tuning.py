@@ -32,6 +32,18 @@ def keep_statistics(model: nn.Module) -> None:
             module.eval()
 
 
+def has_learnt(model: nn.Module) -> bool:
+    """Whether a model comes with weights, by its norms; one that has none to tell by counts as new."""
+    return any(_norm_has_learnt(module) for module in model.modules() if isinstance(module, NORMS))
+
+
+def _norm_has_learnt(norm: nn.Module) -> bool:
+    """New ones have the same number in all their weights (RepVGG's are random) and have seen nothing."""
+    weight, mean = norm.weight, getattr(norm, "running_mean", None)
+    differ = isinstance(weight, Tensor) and bool((weight != weight.flatten()[0]).any())
+    return differ and (not isinstance(mean, Tensor) or bool(mean.any()))
+
+
 class Fixing(FormKind):
     """Some parameters do not learn from the batch.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -118,3 +122,33 @@ def test_a_model_without_a_matrix_is_refused() -> None:
     data = TensorDataset(torch.randn(8, 1, 16, 16), torch.zeros(8, dtype=torch.int64))
     with pytest.raises(LeanError, match="none of its layers can be fixed"):
         leantrain.attach(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), data, "freezing", epochs=2)
+
+
+@pytest.mark.parametrize("method", [None, "freezing", "lean"])
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.GroupNorm(2, 4)], ids=["batchnorm", "groupnorm"])
+def test_a_budget_alone_says_what_is_for_a_model_that_comes_with_weights(norm: nn.Module, method: str | None) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), copy.deepcopy(norm), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+    data = TensorDataset(torch.randn(32, 1, 16, 16), torch.arange(32) % 2)
+
+    def said(saved: dict[str, Any] | None = None) -> list[str]:
+        lean = leantrain.attach(model, data, method, epochs=1, budget=0.5)
+        if saved is not None:
+            lean.load_state_dict(saved)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for batch in lean.loader(batch_size=8):
+                lean.loss(batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        states.append(lean.state_dict())
+        return [str(warning.message) for warning in found if "comes with weights" in str(warning.message)]
+
+    states = list[dict[str, Any]]()
+    assert not said()  # from nothing
+    again = said()  # with the weights of that
+    assert len(again) == (method is None)
+    assert all("method='freezing'" in text for text in again)
+    assert not said(states[0])  # a run that goes on has not come from elsewhere
