@@ -65,19 +65,18 @@ def alternate(contenders: Mapping[str, Callable[[], int]], rounds: int, discard:
     return rates
 
 
-def cifar_chunks(arguments: argparse.Namespace, **more: Any) -> tuple[TrainConfig, ImageSet]:
-    """Settings of ResNet-8 on CIFAR-10, with the images, of which an epoch is one chunk of `--steps` batches."""
+def chunks(arguments: argparse.Namespace, **more: Any) -> tuple[TrainConfig, ImageSet]:
+    """Settings and images, of which an epoch is one chunk of `--steps` batches: ResNet-8 on CIFAR-10, unless said."""
+    settings = {"data": "cifar10", "model": "resnet8", **more}
     config = TrainConfig(
-        data="cifar10",
         train_limit=arguments.steps * arguments.batch_size,
         batch_size=arguments.batch_size,
-        model="resnet8",
         epochs=arguments.rounds + 2,  # never the last epoch, which would be evaluated
         eval_every=arguments.rounds + 2,
         seed=arguments.seed,
-        **more,
+        **settings,
     )
-    progress("reading CIFAR-10")
+    progress(f"reading {config.data}")
     return config, load_images(config)
 
 

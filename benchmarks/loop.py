@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-from _common import Spread, alternate, cifar_chunks, finish, lean_loop, markdown, parser, ratios
+from _common import Spread, alternate, chunks, finish, lean_loop, markdown, parser, ratios
 from _naive import PilImages, shuffled_loader, train_transform
 from torch.nn.functional import cross_entropy
 
@@ -37,7 +37,7 @@ def main() -> None:
     arguments = _arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    config, images = cifar_chunks(arguments)
+    config, images = chunks(arguments)
     contenders: dict[str, Callable[[], int]] = {}
     for workers in arguments.workers:
         contenders[f"plain, {workers} workers"] = plain_loop(images, config, workers, lean=False)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.data import TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
 
 import leantrain
 from drafting import Planner
@@ -75,12 +76,15 @@ def train(lean: leantrain.Lean, batch_size: int = 8) -> dict[str, float]:
         (32, (12, 16, 24)),
         (28, (12, 16, 24)),
         (64, (24, 32, 48)),
-        (224, (80, 112, 168)),
+        (128, (48, 64, 96)),
+        (192, (64, 96, 128)),
+        (224, (96, 96, 160)),  # those of EfficientTrain++
+        (256, (96, 128, 192)),
         (20, (12, 12, 16)),
         (8, (8, 8, 8)),
     ],
 )
-def test_sides_are_twelve_pixels_or_multiples_of_eight(side: int, sides: tuple[int, ...]) -> None:
+def test_sides_are_twelve_pixels_or_multiples_of_eight_or_thirty_two(side: int, sides: tuple[int, ...]) -> None:
     shrunk, larger, tokens = ways(side, 0.5)
     assert [round(value * side) for value in shrunk.values] == [*sides, side]
     assert larger.values == shrunk.values[1:]
@@ -96,8 +100,22 @@ def test_a_smaller_budget_spends_more_of_itself_on_smaller_examples() -> None:
     assert shares(0.5) == pytest.approx((0.15, 0.15, 0.4, 0.3))
 
 
-def test_a_third_of_the_cost_pays_for_as_many_passes_as_full_training_makes() -> None:
-    assert ways(32, 1 / 3)[0].passes / 3 == pytest.approx(1.0, abs=0.05)
+@pytest.mark.parametrize("side", [32, 64, 128, 224])
+def test_a_third_of_the_cost_pays_for_as_many_passes_as_full_training_makes(side: int) -> None:
+    assert ways(side, 1 / 3)[0].passes / 3 == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_050", "convnext_atto"])
+def test_what_large_images_cost_at_a_smaller_size_is_the_arithmetic_that_they_take(name: str) -> None:
+    def arithmetic(side: int) -> float:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.zeros(1, 3, side, side))
+        return float(counter.get_total_flops())
+
+    model = build(name, classes=4, channels=3, image_size=224).eval()
+    for value in ways(224, 0.5)[0].values:
+        share = arithmetic(round(224 * value)) / arithmetic(224)
+        assert share == pytest.approx(FORMS["shrunk"].size(value), rel=0.02)
 
 
 def test_passes_are_counted_by_what_an_example_costs() -> None:
