@@ -115,11 +115,12 @@ def ways(side: int, budget: float) -> tuple[Growth, ...]:
     A model that does not take the smallest size is shown the next one in its place; one that takes no size but its
     own sees some of its tokens.
     """
-    first, second, *others = spent = shares(budget)
-    scales = _scales(SIDES, side)
+    spent, scales = shares(budget), _scales(SIDES, side)
+    smallest = min(scales.count(scales[0]), len(scales) - 1)  # how many parts have that size
+    larger = (sum(spent[: smallest + 1]), *spent[smallest + 1 :])
     return (
         Growth(Shrunk.name, scales, spent),
-        Growth(Shrunk.name, scales[1:], (first + second, *others)),
+        Growth(Shrunk.name, scales[smallest:], larger),
         Growth(Tokens.name, TOKENS, spent),
     )
 
