@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import os
+import pickle
 import struct
 import urllib.error
 import zlib
@@ -26,7 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import leantrain
 from leantrain import data, rng
-from leantrain.data import Augment, FileImages, ImageSet, MemoryImages, decode, parts
+from leantrain.data import Augment, FileImages, ImageSet, MemoryImages, decode, kept, parts
+from leantrain.data.images import Folder
 from leantrain.errors import LeanError
 from leantrain.forms import Form
 
@@ -574,6 +576,49 @@ def test_files_are_decoded_in_workers_as_in_the_main_process(tmp_path: Path) -> 
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in batches)
     assert torch.equal(torch.cat([images for images, _ in batches]), everything(part, epoch=4))
     assert torch.equal(torch.cat([targets for _, targets in batches]), part.targets)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_small_pictures_are_decoded_once_for_all_epochs_and_workers(tmp_path: Path, workers: int) -> None:
+    tree(tmp_path, ["a", "b"], 10, side=40, suffix=".jpg")
+    part = data.load(str(tmp_path)).train
+    assert isinstance(part, FileImages) and isinstance(part.source, Folder)
+    anew = everything(dataclasses.replace(part, keep=False))
+
+    def epoch(number: int) -> Tensor:
+        loader = DataLoader(Batches(part, number), batch_size=6, num_workers=workers, collate_fn=itself)
+        return torch.cat([images for images, _ in loader])
+
+    assert torch.equal(epoch(0), anew)
+    for path in part.source.paths:
+        (tmp_path / path).unlink()
+    assert torch.equal(epoch(1), anew)  # by other workers
+    assert torch.equal(everything(part), anew)  # in the main process, and as evaluation shows them
+    order = torch.tensor([3, 3, 0])
+    assert torch.equal(part.batch(order, 2)[0], anew[order])
+
+
+def test_a_part_that_is_too_large_for_memory_is_decoded_in_every_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(tmp_path, ["a", "b"], 5, side=40, suffix=".jpg")
+    monkeypatch.setattr(kept, "MOST", 100)
+    part = data.load(str(tmp_path)).train
+    first = everything(part)
+    assert isinstance(part, FileImages) and isinstance(part.source, Folder)
+    (tmp_path / part.source.paths[0]).unlink()
+    assert torch.equal(part.batch(torch.arange(1, len(part)), 0)[0], first[1:])
+    with pytest.raises(LeanError, match=r"cannot be read"):
+        everything(part)
+
+
+def test_kept_pictures_go_to_a_process_that_is_not_forked_without_their_pixels(tmp_path: Path) -> None:
+    tree(tmp_path, ["a", "b"], 50, side=90, suffix=".jpg")
+    part = data.load(str(tmp_path)).train
+    shown = everything(part)
+    sent = pickle.dumps(part)
+    assert len(sent) < shown.numel() / 10
+    assert torch.equal(everything(pickle.loads(sent)), shown)
 
 
 def test_a_corrupt_image_is_named_in_the_last_line_of_a_workers_error(tmp_path: Path) -> None:

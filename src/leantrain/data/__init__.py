@@ -1,8 +1,9 @@
 """Data sets by name or by path: what there is to train on, and what it is measured on.
 
 Rooms: `sources.py` finds a set, `known.py`, `files.py`, `shards.py` and `hugging_face.py` read it, `images.py` gives
-its batches, `decode.py` turns files into pixels, `parts.py` cuts a set in a way that no seed changes, `augment.py`
-crops, mirrors and normalises on the device, `policies.py` does what torchvision's policies do before that.
+its batches, `decode.py` turns files into pixels, `kept.py` remembers those of small images, `parts.py` cuts a set in a
+way that no seed changes, `augment.py` crops, mirrors and normalises on the device, `policies.py` does what
+torchvision's policies do before that.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from leantrain import rng
 from leantrain.data import decode
+from leantrain.data.kept import KeptPictures
 from leantrain.errors import LeanError
 from leantrain.forms import WHOLE, Form
 from leantrain.shrinking import Shrunk
@@ -198,6 +199,14 @@ class FileImages:
     size: int
     seed: int
     crop: bool = True
+    keep: bool = True
+    """Whether small images, which every epoch shows alike, are kept in memory once they were decoded."""
+    _kept: KeptPictures | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        # At once, so that workers are forked after it and share it.
+        kept = KeptPictures.made_for(len(self), self.size) if self.keep and self.size <= decode.SMALL else None
+        object.__setattr__(self, "_kept", kept)
 
     @property
     def ids(self) -> tuple[str, ...] | Tensor:
@@ -222,6 +231,18 @@ class FileImages:
 
     def batch(self, indices: Tensor, epoch: int, form: Form = WHOLE) -> tuple[Tensor, Tensor]:
         side = round(self.size * form.value(Shrunk.name))  # fewer pixels are decoded, too
+        kept = self._kept
+        if kept is None or side != self.size:
+            pixels = self._decoded(indices, epoch, side)
+        else:
+            missing = kept.missing(indices)
+            if len(missing):
+                kept.add(missing, self._decoded(missing, epoch, side))
+            pixels = kept.get(indices)
+        return pixels.permute(0, 3, 1, 2), self.targets.index_select(0, indices)
+
+    def _decoded(self, indices: Tensor, epoch: int, side: int) -> Tensor:
+        """Bytes (n, side, side, 3)."""
         pixels = np.empty((len(indices), side, side, 3), dtype=np.uint8)
         random = epoch != EVALUATION and self.random_crops
         draws = rng.uniform(self.seed, epoch, indices, 4, purpose="crop").tolist() if random else None
@@ -230,8 +251,8 @@ class FileImages:
                 window = decode.random_window(*draws[row])
             else:
                 window = decode.whole if self.size <= decode.SMALL else decode.middle
-            pixels[row] = self._decoded(position, window, side)
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2), self.targets.index_select(0, indices)
+            pixels[row] = self._picture(position, window, side)
+        return torch.from_numpy(pixels)
 
     def select(self, indices: Tensor) -> FileImages:
         return replace(self, source=self.source.select(indices), targets=self.targets[indices])
@@ -278,7 +299,7 @@ class FileImages:
         with ThreadPoolExecutor(max_workers=min(32, os.cpu_count() or 1)) as pool:
             return next(filter(None, pool.map(check, many)), None)
 
-    def _decoded(self, position: int, window: decode.Window, side: int) -> decode.Pixels:
+    def _picture(self, position: int, window: decode.Window, side: int) -> decode.Pixels:
         try:
             return decode.picture(self.source.read(position), window, side)
         except decode.BAD as error:
