@@ -586,7 +586,8 @@ def test_small_pictures_are_decoded_once_for_all_epochs_and_workers(tmp_path: Pa
     anew = everything(dataclasses.replace(part, keep=False))
 
     def epoch(number: int) -> Tensor:
-        loader = DataLoader(Batches(part, number), batch_size=6, num_workers=workers, collate_fn=itself)
+        forked = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+        loader = DataLoader(Batches(part, number), batch_size=6, collate_fn=itself, **forked)
         return torch.cat([images for images, _ in loader])
 
     assert torch.equal(epoch(0), anew)
@@ -612,13 +613,18 @@ def test_a_part_that_is_too_large_for_memory_is_decoded_in_every_epoch(
         everything(part)
 
 
-def test_kept_pictures_go_to_a_process_that_is_not_forked_without_their_pixels(tmp_path: Path) -> None:
+def test_a_process_that_is_not_forked_is_sent_no_pixels_and_keeps_none(tmp_path: Path) -> None:
     tree(tmp_path, ["a", "b"], 50, side=90, suffix=".jpg")
     part = data.load(str(tmp_path)).train
+    assert isinstance(part, FileImages) and isinstance(part.source, Folder)
     shown = everything(part)
     sent = pickle.dumps(part)
     assert len(sent) < shown.numel() / 10
-    assert torch.equal(everything(pickle.loads(sent)), shown)
+    there = pickle.loads(sent)
+    assert torch.equal(everything(there), shown)
+    (tmp_path / part.source.paths[0]).unlink()
+    with pytest.raises(LeanError, match=r"cannot be read"):
+        everything(there)
 
 
 def test_a_corrupt_image_is_named_in_the_last_line_of_a_workers_error(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ MOST = 2**30
 
 
 class KeptPictures:
-    """Pictures by their positions, in memory that forked loader workers share; where they are not forked, each has its
-    own. It is taken when it is first written to.
+    """Pictures by their positions, in memory that forked loader workers share. It is taken when first written to.
+
+    Workers that are started otherwise get None in its place: memory of their own, each would fill with everything.
     """
 
     def __init__(self, number: int, side: int) -> None:
-        self._number, self._side = number, side
         # Not torch's shared memory, which may be a small file system of its own, as in containers.
         block = torch.frombuffer(mmap.mmap(-1, number * (side * side * 3 + 1)), dtype=torch.uint8)
         self._known, pixels = block[:number], block[number:]
@@ -43,5 +43,5 @@ class KeptPictures:
         found: Tensor = self._pixels.index_select(0, positions)
         return found
 
-    def __reduce__(self) -> tuple[type[KeptPictures], tuple[int, int]]:
-        return KeptPictures, (self._number, self._side)
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
