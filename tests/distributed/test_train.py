@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -163,3 +164,25 @@ def test_devices_starts_the_command_again_in_as_many_processes(
     refused = run("train", "--nodes", 2)
     assert refused.returncode == 2
     assert "--nodes is 2, but the environment has no MASTER_ADDR and no NODE_RANK" in refused.stderr
+
+
+ENDING = """
+import atexit, os
+from leantrain.cli import main
+
+class Aborts:
+    def __del__(self, abort=os.abort):
+        abort()
+
+at_the_end = Aborts()  # as a thread of gloo's may, when Python goes down
+atexit.register(print, "all is said", flush=True)
+main(["methods"])
+"""
+
+
+@pytest.mark.parametrize(("environment", "code"), [({"TORCHELASTIC_RUN_ID": "one"}, 0), ({}, -signal.SIGABRT)])
+def test_a_process_of_several_ends_before_python_goes_down(environment: dict[str, str], code: int) -> None:
+    alone = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
+    done = subprocess.run([sys.executable, "-c", ENDING], env=alone | environment, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "mixtrain-cutmix" in done.stdout and done.stdout.rstrip().endswith("all is said")

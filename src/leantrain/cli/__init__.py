@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from leantrain.run.processes import leave
+
 if TYPE_CHECKING:
     from leantrain.cli.program import cli as cli
 
@@ -28,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         code = 2
-    sys.exit(code)
+    leave(code)
 
 
 def __getattr__(name: str) -> Any:
