@@ -385,17 +385,3 @@ def _both(one: Form, other: Form) -> Form:
     for name, value in other.parts:
         one = one.also(name, value)
     return one
-
-
-__all__ = [
-    "Chain",
-    "Preset",
-    "as_method",
-    "chain",
-    "choose_method",
-    "for_a_budget",
-    "parse_method",
-    "parts_of",
-    "preset",
-    "refusal",
-]
