@@ -36,7 +36,7 @@ class Batch:
         after: for a batch gathered from candidates, where the epoch stands once it is trained.
         owner: int64 on the CPU, which rank holds each example of the whole batch; None in a single process.
         places: where in `data` the inputs and the targets are.
-        given: the part of the form in which the data set gave them already.
+        given: the part of the form in which the inputs are already: as the data set gave them, or `prepare` made them.
         changed: whether the loop has put other inputs into it.
     """
 

@@ -73,13 +73,14 @@ class PlannedDataset(Dataset[Batch]):
     def __getitem__(self, planned: PlannedBatch) -> Batch:
         if get_worker_info() is not None:
             _seed_worker(derive(self.seed, "worker", planned.epoch, planned.position, self.rank))
-        owner = planned.owner(self.ranks)
-        part = (owner == self.rank).nonzero().squeeze(1)
-        padding = len(part) == 0
-        if padding:  # fewer inputs than ranks: the first one keeps this rank in step
-            part = torch.arange(0, len(planned.index), planned.inputs)
-        index = planned.index[part]
-        weight = None if planned.weight is None else planned.weight[part]
+        index, weight, owner, padding = planned.index, planned.weight, None, False
+        if self.ranks > 1:
+            owner = planned.owner(self.ranks)
+            part = (owner == self.rank).nonzero().squeeze(1)
+            padding = len(part) == 0
+            if padding:  # fewer inputs than ranks: the first one keeps this rank in step
+                part = torch.arange(0, len(index), planned.inputs)
+            index, weight = index[part], None if weight is None else weight[part]
         given = WHOLE
         if self.collate is default_collate and hasattr(self.source, "batch"):
             given = planned.form.of_kinds(getattr(self.source, "shows", ()))
@@ -98,7 +99,7 @@ class PlannedDataset(Dataset[Batch]):
             total=planned.inputs / self.ranks,
             cost=planned.cost,
             padding=padding,
-            owner=owner if self.ranks > 1 else None,
+            owner=owner,
             places=self.keys,
             given=given,
         )

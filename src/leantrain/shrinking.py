@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ class Shrunk(FormKind):
         self._step = size_step(unwrapped(attached.model))
         self._tried: set[float] = set()
         self._pools = False  # whether the model's pools must be made to fit
-        self._filters: dict[tuple[int, int, int], Tensor] = {}
         if self._step >= self._side:
             name = type(unwrapped(attached.model)).__name__
             raise LeanError(
@@ -68,22 +68,15 @@ class Shrunk(FormKind):
     def _shrink(self, inputs: Tensor, scale: float) -> Tensor:
         """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
         height, width = self._sides(inputs, scale)
-        if not _suits_products(inputs):
+        plain = inputs.dtype == torch.float32 and inputs.is_contiguous(memory_format=torch.channels_last)
+        if not (suits_products(inputs) and plain and inputs.shape[1] > 1):
             return _resized(inputs, height, width)
         number, channels, rows, columns = inputs.shape
         lines = inputs.permute(0, 2, 3, 1).reshape(number, rows, columns * channels)
         with torch.autocast("cpu", enabled=False):
-            lines = self._filter(rows, height, 1) @ lines
-            lines = lines.view(-1, columns * channels) @ self._filter(columns, width, channels).T
+            lines = line_filter(rows, height) @ lines
+            lines = lines.view(-1, columns * channels) @ line_filter(columns, width, channels).T
         return lines.view(number, height, width, channels).permute(0, 3, 1, 2)
-
-    def _filter(self, size: int, smaller: int, channels: int) -> Tensor:
-        """How a line of so many pixels becomes a shorter one: a matrix, for channels that lie side by side."""
-        key = size, smaller, channels
-        if key not in self._filters:
-            weights = _resized(torch.eye(size).view(1, 1, size, size), smaller, size).view(smaller, size)
-            self._filters[key] = torch.kron(weights, torch.eye(channels))
-        return self._filters[key]
 
     def _sides(self, inputs: Tensor, scale: float) -> tuple[int, int]:
         """Of what is given, which another form may have made smaller already."""
@@ -117,11 +110,16 @@ class Shrunk(FormKind):
         return True
 
 
-def _suits_products(inputs: Tensor) -> bool:
-    """Whether matrix products are the faster way: small pictures on a CPU, whose few channels lie side by side."""
-    small = 1 < inputs.shape[1] <= 4 and max(inputs.shape[-2:]) <= BY_PRODUCTS
-    plain = inputs.device.type == "cpu" and inputs.dtype == torch.float32
-    return small and plain and inputs.is_contiguous(memory_format=torch.channels_last)
+def suits_products(inputs: Tensor) -> bool:
+    """Whether matrix products are the faster way to shrink: small pictures of few channels, on a CPU."""
+    return inputs.device.type == "cpu" and inputs.shape[1] <= 4 and max(inputs.shape[-2:]) <= BY_PRODUCTS
+
+
+@functools.cache
+def line_filter(size: int, smaller: int, channels: int = 1) -> Tensor:
+    """How a line of so many pixels becomes a shorter one: a matrix, for channels that lie side by side."""
+    weights = _resized(torch.eye(size).view(1, 1, size, size), smaller, size).view(smaller, size)
+    return torch.kron(weights, torch.eye(channels))
 
 
 def _resized(inputs: Tensor, height: int, width: int) -> Tensor:

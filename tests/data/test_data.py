@@ -27,10 +27,13 @@ from torch.utils.data import DataLoader, Dataset
 
 import leantrain
 from leantrain import data, rng
+from leantrain.batch import Batch
 from leantrain.data import Augment, FileImages, ImageSet, MemoryImages, decode, kept, parts
+from leantrain.data import augment as augment_module
 from leantrain.data.images import Folder
 from leantrain.errors import LeanError
 from leantrain.forms import Form
+from leantrain.mixing import Composite
 
 HOSTILE = ["<script>alert(1)</script>".replace("/", "∕"), 'it\'s "quoted"', "Größe 漢字 🐈", "a\nb", " spaced "]
 
@@ -344,6 +347,54 @@ def test_strength_is_how_far_a_crop_shifts_and_nothing_else() -> None:
     for strength, expected in ((0.0, unmoved), (0.5, narrow.train(inputs, index, 0))):
         augment.strength = strength
         assert torch.equal(augment.train(inputs, index, 0), expected)
+
+
+def small(augment: Augment, images: ImageSet, index: Tensor, scale: float, constituents: int = 1) -> Batch:
+    """A batch in a smaller form as the run prepares it."""
+    form = Form.of(shrunk=scale)
+    form = form.also(Composite.name, constituents) if constituents > 1 else form
+    batch = Batch(images.train.batch(index, 3), index, None, form, 3, 0, total=1.0, cost=0.0)
+    return augment(batch)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("side", "shown"), [(8, 3), (28, 12), (32, 24), (64, 40)])
+@pytest.mark.parametrize(("pad", "flip"), [(0, False), (0, True), (3, False), (4, True)])
+def test_what_is_shown_small_is_the_crop_shrunk(channels: int, side: int, shown: int, pad: int, flip: bool) -> None:
+    images = in_memory(40, side, channels, pad=pad, flip=flip)
+    augment, index = Augment(images, 5, "cpu"), torch.randperm(40)[:20]
+    for strength in (1.0, 0.5):
+        augment.strength = strength
+        batch = small(augment, images, index, shown / side)
+        whole = augment.train(images.train.batch(index, 3)[0], index, 3)
+        expected = F.interpolate(whole, size=(shown, shown), mode="bilinear", antialias=True)
+        torch.testing.assert_close(batch.inputs, expected, atol=1e-5, rtol=0)
+        assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
+        assert batch.given == Form.of(shrunk=shown / side)  # so that nobody shrinks it again
+
+
+def test_composites_are_shrunk_before_they_are_mixed_as_ever() -> None:
+    images = in_memory(8, side=32, pad=4)
+    batch = small(Augment(images, 5, "cpu"), images, torch.arange(8), 0.5, constituents=2)
+    assert batch.inputs.shape[-1] == 16 and batch.given == Form.of(shrunk=0.5)
+
+
+@pytest.mark.parametrize(("side", "erase"), [(32, 0.5), (96, 0.0)])
+def test_where_products_do_not_suit_images_are_shrunk_later(side: int, erase: float) -> None:
+    images = dataclasses.replace(in_memory(8, side=side, pad=4), erase=erase)
+    augment, index = Augment(images, 5, "cpu"), torch.arange(8)
+    batch = small(augment, images, index, 0.5)
+    assert torch.equal(batch.inputs, augment.train(images.train.batch(index, 3)[0], index, 3))
+    assert batch.given == Form()
+
+
+def test_crops_are_the_same_whether_an_epochs_are_drawn_at_once_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, index = in_memory(32, pad=4), torch.arange(0, 32, 3)
+    inputs, _ = images.train.batch(index, 0)
+    at_once = [Augment(images, 5, "cpu").train(inputs, index, epoch) for epoch in (0, 1)]
+    monkeypatch.setattr(augment_module, "DRAWN_AT_ONCE", 0)
+    by_batch = [Augment(images, 5, "cpu").train(inputs, index, epoch) for epoch in (0, 1)]
+    assert all(torch.equal(one, other) for one, other in zip(at_once, by_batch, strict=True))
 
 
 def test_augmentation_leaves_the_global_generator_and_its_input_alone() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from leantrain import rng
+from leantrain.shrinking import Shrunk, line_filter, suits_products
 
 if TYPE_CHECKING:
     from leantrain.batch import Batch
     from leantrain.data import ImageSet
+
+DRAWN_AT_ONCE = 1 << 20
+"""Examples up to which it is drawn for all of an epoch at once where their crops lie: some megabytes, and two
+operations a step instead of thirty."""
 
 
 class Augment:
@@ -38,11 +45,20 @@ class Augment:
         self.scale = (1.0 / (255.0 * std)).float().to(device)
         self.shift = (-mean / std).float().to(device)
         self._line: tuple[int, Tensor, Tensor] | None = None  # both for a whole line of pixels, and its width
+        self._examples = len(images.train)
+        self._drawn: tuple[object, tuple[Tensor, Tensor]] | None = None  # of every example, and for which epoch
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch on the device, augmented there."""
+        """The batch on the device, augmented there; and shrunk at once, where its form and the device suit that."""
         batch = batch.to(self.device)
-        return batch.with_inputs(self.train(batch.inputs, batch.index, batch.epoch))
+        scale = batch.form.value(Shrunk.name)
+        height, width = batch.inputs.shape[-2:]
+        is_whole = scale == batch.given.value(Shrunk.name)  # or decoded at its size already
+        if is_whole or self.erase or height != width or not suits_products(batch.inputs):
+            return batch.with_inputs(self.train(batch.inputs, batch.index, batch.epoch))
+        small = self._placed_small(_nhwc(batch.inputs), batch.index, batch.epoch, round(scale * height))
+        shown = batch.form.of_kinds((Shrunk.name,))
+        return dataclasses.replace(batch.with_inputs(small.permute(0, 3, 1, 2)), given=shown)
 
     def train(self, inputs: Tensor, index: Tensor, epoch: int) -> Tensor:
         """Crop, mirror, normalise and erase `inputs`, (n, C, H, W) bytes; float32 and channels_last come out.
@@ -57,17 +73,14 @@ class Augment:
 
     def _placed(self, pixels: Tensor, index: Tensor, epoch: int) -> Tensor:
         """Cropped, mirrored and normalised."""
-        pad = round(self.pad * self.strength)
+        pad = self._reach
         if not (pad or self.flip):
             return self._normalise(pixels)
-        # Drawn where the index lives and moved afterwards: the numbers are the same on every device.
-        draws = rng.uniform(self.seed, epoch, index, 3).to(pixels.device, non_blocking=True)
-        mirrored = (draws[:, 2] < 0.5) if self.flip else torch.zeros_like(draws[:, 2], dtype=torch.bool)
+        offset, mirrored = self._places(index, epoch, pixels.device)
         if not pad:
             return self._normalise(torch.where(mirrored.view(-1, 1, 1, 1), pixels.flip(2), pixels))
 
         number, height, width, channels = pixels.shape
-        offset = (draws[:, :2] * (2 * pad + 1)).long() - pad
         rows = torch.arange(height, device=pixels.device) + offset[:, :1]
         cols = torch.arange(width, device=pixels.device) + offset[:, 1:]
         cols = torch.where(mirrored.unsqueeze(1), cols.flip(1), cols)
@@ -82,6 +95,44 @@ class Augment:
         lines = self._normalise(moved).view(number, height, width * channels)
         lines.mul_(inside_rows.unsqueeze(2)).mul_(inside_cols.unsqueeze(1))
         return lines.view(number, height, width, channels)
+
+    def _placed_small(self, pixels: Tensor, index: Tensor, epoch: int, side: int) -> Tensor:
+        """The same and shrunk to `side` pixels, as two matrix products per image.
+
+        A crop that is shrunk is the whole image times the filter, moved as far as the crop. Beyond the edge, which has
+        the mean's 0, there is nothing to multiply.
+        """
+        number, height, width, channels = pixels.shape
+        offset, mirrored = self._places(index, epoch, pixels.device)
+        filters, count = _moved_filters(height, side, self._reach), 2 * self._reach + 1
+        place = offset + self._reach
+        rows = filters.index_select(0, place[:, 0])
+        cols = filters.index_select(0, place[:, 1] + count * mirrored)
+        lines = (rows @ self._normalise(pixels).flatten(2)).view(number, side, width, channels)
+        planes = lines.transpose(2, 3).reshape(number, side * channels, width) @ cols.transpose(1, 2)
+        return planes.view(number, side, channels, side).transpose(2, 3).contiguous()
+
+    @property
+    def _reach(self) -> int:
+        """How many pixels a crop shifts an image at most."""
+        return round(self.pad * self.strength)
+
+    def _places(self, index: Tensor, epoch: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """By how many rows and columns each image is shifted, and which are mirrored."""
+        if self._examples > DRAWN_AT_ONCE:
+            offset, mirrored = self._draw(index, epoch)
+        else:
+            key = self.seed, epoch, self._reach, self.flip, index.device
+            if self._drawn is None or self._drawn[0] != key:
+                self._drawn = key, self._draw(torch.arange(self._examples, device=index.device), epoch)
+            offset, mirrored = (drawn.index_select(0, index) for drawn in self._drawn[1])
+        return offset.to(device, non_blocking=True), mirrored.to(device, non_blocking=True)
+
+    def _draw(self, index: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """The same, drawn where the index lives, so that the numbers are the same on every device."""
+        draws = rng.uniform(self.seed, epoch, index, 3)
+        mirrored = (draws[:, 2] < 0.5) if self.flip else torch.zeros_like(draws[:, 2], dtype=torch.bool)
+        return (draws[:, :2] * (2 * self._reach + 1)).long() - self._reach, mirrored
 
     def _erased(self, pixels: Tensor, index: Tensor, epoch: int) -> Tensor:
         """With a rectangle of 2 to 33 % of the area gone, from as many images as asked for (Zhong et al. 2020)."""
@@ -110,6 +161,17 @@ class Augment:
             self._line = width, self.shift.repeat(width), self.scale.repeat(width)
         _, shift, scale = self._line
         return torch.addcmul(shift, pixels.flatten(2).float(), scale).view(pixels.shape)
+
+
+@functools.cache
+def _moved_filters(size: int, smaller: int, reach: int) -> Tensor:
+    """The matrices that shrink a line of `size` pixels after a shift by -reach … reach, then the same mirrored."""
+    shrunk = line_filter(size, smaller)
+    moved = shrunk.new_zeros(2 * reach + 1, smaller, size)
+    for place, shift in enumerate(range(-reach, reach + 1)):
+        first, last = max(0, shift), min(size, size + shift)
+        moved[place, :, first:last] = shrunk[:, first - shift : last - shift]
+    return torch.cat([moved, moved.flip(1)])
 
 
 def _nhwc(inputs: Tensor) -> Tensor:
