@@ -22,6 +22,7 @@ from leantrain.clock import Stopwatch
 from leantrain.coresets import Looked
 from leantrain.cost import scoring_cost, training_cost
 from leantrain.errors import LeanError, LeanWarning, check_type
+from leantrain.estimate import expected_costs
 from leantrain.eval_mode import trial
 from leantrain.forms import WHOLE, Answer, Form
 from leantrain.head import features_of, find_linear_head
@@ -266,6 +267,24 @@ class Lean:
     def forms(self) -> tuple[Form, ...]:
         """Every form but whole in which the method may show examples to this model."""
         return self._presenter.forms
+
+    def expected_costs(self, batch_size: int) -> dict[Form, float]:
+        """About what the rest of the run costs in each form, in epochs of plain training.
+
+        Judged before anything is known of the examples; without what choosing and scoring them costs.
+        """
+        shown = self._presenter
+        return expected_costs(
+            self.method,
+            examples=len(self.ledger),
+            epochs=self.epochs,
+            batch_size=batch_size,
+            side=shown.side,
+            budget=self.budget,
+            progress=self.progress,
+            offer=shown.offer,
+            fitted=shown.fitted,
+        )
 
     def answer(self, batch: Batch) -> Answer:
         """The model's answer to a batch in its form, with nothing trained or recorded."""

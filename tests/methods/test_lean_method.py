@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ import leantrain
 from drafting import Planner
 from leantrain import _torchvision
 from leantrain.errors import LeanWarning
-from leantrain.forms import FORMS, WHOLE
+from leantrain.forms import FORMS, WHOLE, Form
 from leantrain.ledger import Ledger
 from leantrain.methods import Moment
 from leantrain.methods.growing import Growth
@@ -53,6 +55,10 @@ def vit(dynamic: bool) -> nn.Module:
     return model
 
 
+def named(form: Form) -> str:
+    return " ".join(f"{kind} {value:g}" for kind, value in form.parts) or "whole"
+
+
 def train(lean: leantrain.Lean, batch_size: int = 8) -> dict[str, float]:
     """Train to the end; what was spent in each form, as shares of the run's cost."""
     optimizer = torch.optim.SGD(lean.model.parameters(), lr=0.01)
@@ -62,7 +68,7 @@ def train(lean: leantrain.Lean, batch_size: int = 8) -> dict[str, float]:
             lean.loss(batch).backward()
             optimizer.step()
             optimizer.zero_grad()
-            name = " ".join(f"{kind} {value:g}" for kind, value in batch.form.parts) or "whole"
+            name = named(batch.form)
             spent[name] = spent.get(name, 0.0) + batch.cost
     return {name: cost / lean.cost for name, cost in spent.items()}
 
@@ -103,6 +109,30 @@ def test_a_smaller_budget_spends_more_of_itself_on_smaller_examples() -> None:
 @pytest.mark.parametrize("side", [32, 64, 128, 224])
 def test_a_third_of_the_cost_pays_for_as_many_passes_as_full_training_makes(side: int) -> None:
     assert ways(side, 1 / 3)[0].passes / 3 == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [({"budget": 0.5}, 6.0), ({"budget": 0.33}, 3.96), ({"method": "progressive-resizing"}, 6.28), ({}, 12.0)],
+)
+def test_what_a_run_will_cost_in_each_form_is_known_before_it_starts(options: dict[str, Any], total: float) -> None:
+    lean = leantrain.attach(FixedPool(), images(192), epochs=12, **options)
+    expected = lean.expected_costs(8)
+    assert sum(expected.values()) == pytest.approx(total, rel=0.03)
+    spent = train(lean)
+    assert {named(form): cost / total for form, cost in expected.items()} == pytest.approx(spent, abs=0.03)
+    assert sum(lean.expected_costs(8).values()) == 0  # nothing is left
+
+
+def test_the_rest_of_a_run_is_judged_from_where_it_stands() -> None:
+    lean = leantrain.attach(FixedPool(), images(), epochs=40, budget=0.5)
+    while lean.progress < 0.5:
+        for batch in lean.loader(8):
+            lean.loss(batch)
+    left = 1 - lean.progress
+    assert left > 0.3
+    shares = {named(form): cost / (20 * left) for form, cost in lean.expected_costs(8).items()}
+    assert shares == pytest.approx({"shrunk 0.75": 1 - 0.3 / left, "whole": 0.3 / left}, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_050", "convnext_atto"])

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leantrain.data import ImageSet
+from leantrain.run import estimate
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Quiet
 from leantrain.run.finite import NotFinite, not_finite_in
@@ -108,6 +109,28 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(precision:
     first, again, other = (trained(make_run(seed=seed, dropout=0.2, precision=precision)) for seed in (0, 0, 1))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_expected_time_knows_how_long_each_size_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(budget=0.5, epochs=40)
+    by_scale = {form.value("shrunk"): cost for form, cost in run.lean.expected_costs(run.batch_size).items()}
+    assert sorted(by_scale) == [12 / 32, 16 / 32, 24 / 32, 1.0] and sum(by_scale.values()) == pytest.approx(
+        20, rel=0.02
+    )
+
+    def alike(run: Run, model: nn.Module, scale: float = 1.0) -> float:
+        return 0.1  # whatever its size, an image takes as long
+
+    monkeypatch.setattr(estimate, "_seconds_per_example", alike)
+    passes = sum(cost / scale**2 for scale, cost in by_scale.items())
+    assert estimate.expected_seconds(run) == pytest.approx(120 * passes * 0.1, rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["lean", "mixtrain-cutmix", "infobatch + token-dropping", "el2n"])
+def test_every_kind_of_method_is_given_a_time(method: str) -> None:
+    model = {"model": "test_vit", "optimizer": "adamw", "width": None} if "token" in method else {}
+    seconds = estimate.expected_seconds(make_run(method=method, **model))
+    assert 0 < seconds < 600
 
 
 def test_crops_shift_more_and_more_as_a_run_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -9,12 +10,16 @@ import time
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from leantrain import estimate
 from leantrain.cost import scoring_cost
 from leantrain.methods import choose_method
+from leantrain.pools import FittingPools
 from leantrain.run.config import TrainConfig
 from leantrain.run.tuning import fitted_examples
+from leantrain.shrinking import Shrunk
 
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
@@ -37,7 +42,11 @@ def _expected(name: str | None, share: float | None, examples: int, epochs: int,
 
 def warm_up(run: Run) -> float:
     """Seconds per example of one forward and backward pass, tried on a copy of the model; it also warms the caches."""
-    model = copy.deepcopy(run.module).train()
+    return _seconds_per_example(run, copy.deepcopy(run.module).train())
+
+
+def _seconds_per_example(run: Run, model: nn.Module, scale: float = 1.0) -> float:
+    """The same of images whose side is that share of the whole one."""
     size = min(run.batch_size, len(run.images.train), 64)
     index = torch.arange(size)
     inputs, targets = (x.to(run.device) for x in run.images.train.batch(index, 0))
@@ -45,8 +54,10 @@ def warm_up(run: Run) -> float:
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         for _ in range(2):
             started = time.perf_counter()
-            with run.fabric.autocast():
-                loss = torch.nn.functional.cross_entropy(model(run.augment.train(inputs, index, 0)), targets)
+            shown = run.augment.train(inputs, index, 0)
+            with FittingPools() if scale < 1 else contextlib.nullcontext(), run.fabric.autocast():
+                small = shown if scale == 1 else F.interpolate(shown, scale_factor=scale, mode="bilinear")
+                loss = F.cross_entropy(model(small), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             if run.device.type == "cuda":
                 torch.cuda.synchronize(run.device)
@@ -55,6 +66,16 @@ def warm_up(run: Run) -> float:
 
 
 def expected_seconds(run: Run) -> float:
-    """About how long the rest of the training takes."""
-    examples = expected_cost(run.config, len(run.images.train), run.images.image_size) * len(run.images.train)
-    return (1.0 - run.lean.progress) * examples * warm_up(run)
+    """About how long the rest of the training takes.
+
+    Small images take longer than their share of the cost where networks or batches are small, so every size is tried.
+    """
+    length, model = len(run.images.train), copy.deepcopy(run.module).train()
+    whole = _seconds_per_example(run, model)
+    by_form = run.lean.expected_costs(run.batch_size)
+    longer = 0.0  # than cost says
+    for form, cost in by_form.items():
+        if (scale := form.value(Shrunk.name)) < 1:
+            longer += cost * (_seconds_per_example(run, model, scale) / scale**2 - whole)
+    cost = (1.0 - run.lean.progress) * expected_cost(run.config, length, run.images.image_size)
+    return length * (cost * whole + longer)
