@@ -24,6 +24,9 @@ from leantrain.shrinking import Shrunk
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
 
+LONG = 2.0
+"""Seconds of a pass from which on it need not be tried twice: what a first one takes longer is little beside it."""
+
 
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
     """What a run of these settings costs at most, in epochs of plain training."""
@@ -56,12 +59,15 @@ def _seconds_per_example(run: Run, model: nn.Module, scale: float = 1.0) -> floa
             started = time.perf_counter()
             shown = run.augment.train(inputs, index, 0)
             with FittingPools() if scale < 1 else contextlib.nullcontext(), run.fabric.autocast():
-                small = shown if scale == 1 else F.interpolate(shown, scale_factor=scale, mode="bilinear")
+                side = round(scale * run.images.image_size)
+                small = shown if scale == 1 else F.interpolate(shown, (side, side), mode="bilinear")
                 loss = F.cross_entropy(model(small), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             if run.device.type == "cuda":
                 torch.cuda.synchronize(run.device)
             seconds = min(seconds, time.perf_counter() - started)
+            if seconds > LONG:
+                break
     return seconds / size
 
 
