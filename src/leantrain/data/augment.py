@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leantrain.data import ImageSet
 
 DRAWN_AT_ONCE = 1 << 20
-"""Examples up to which it is drawn for all of an epoch at once where their crops lie: some megabytes, and two
+"""Sets of up to so many examples have the crops of an epoch drawn before its first batch: some megabytes, and two
 operations a step instead of thirty."""
 
 
