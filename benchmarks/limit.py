@@ -98,7 +98,7 @@ def bare(images: ImageSet, config: TrainConfig, side: int, steps: int) -> Callab
     def chunk() -> int:
         module.train()
         for _ in range(steps):
-            with run.fabric.autocast():
+            with run.precision.autocast():
                 loss = cross_entropy(module(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

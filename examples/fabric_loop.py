@@ -2,7 +2,7 @@
 
 import torch
 from _digits import BATCH_SIZE, EPOCHS, LR, digits, report, small_cnn
-from lightning_fabric import Fabric
+from lightning.fabric import Fabric
 
 import leantrain  # + leantrain
 

@@ -14,7 +14,7 @@ import pytest
 import leantrain
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "lightning_fabric": "lightning-fabric"}
+DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 DISTRIBUTIONS["mlflow"] = "mlflow-skinny"
 NOT_OURS = {"leantrain", "torch", "numpy"}
 tomllib: Any = pytest.importorskip("tomllib")  # Python 3.11

@@ -532,7 +532,7 @@ def test_a_model_in_bf16_is_tried_in_bf16() -> None:
 
 
 def test_wrapped_models_keep_their_names_and_split_inside(tmp_path: Path) -> None:
-    from lightning_fabric import Fabric
+    from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1).setup(Patches())
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)

@@ -851,7 +851,9 @@ class Lean:
         targets = batch.targets
         answer = self._presenter.answer(batch)
         logits = answer.logits
-        clean = F.cross_entropy(logits.detach().float(), targets, reduction="none")
+        own = self._criterion(logits, targets)
+        is_clean = self.criterion is None and not self.label_smoothing
+        clean = own.detach() if is_clean else F.cross_entropy(logits.detach().float(), targets, reduction="none")
         if not batch.padding:
             self._last = Last(logits.detach(), targets, clean, batch.index)
             self.ledger.record(batch.index, clean, logits.detach().argmax(1) == targets, batch.form, batch.epoch)
@@ -860,9 +862,10 @@ class Lean:
             with self.clock.measure("learning", targets.device):
                 seen = self._seen(method, batch, clean, logits.shape[1])
                 self._update(place, method.learn(self._states[place], seen))
-        losses = self._minimised(logits, answer, batch)
+        losses = self._minimised(own, logits, answer, batch)
         for other in answer.auxiliary:
-            losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(other, answer, batch)
+            its_own = self._criterion(other, targets)
+            losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(its_own, other, answer, batch)
         loss = losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
         self._weigh_lasso(loss, batch)
         return loss
@@ -881,21 +884,17 @@ class Lean:
         """The methods that learn from this epoch: all that learn, until they are done with the run."""
         return [(place, one) for place, one in self._learning if self._span[0] < self._chain.methods[place].until]
 
-    def _minimised(self, logits: Tensor, answer: Answer, batch: Batch) -> Tensor:
-        """The losses to minimise of the answer of one head, each by its share and weight."""
+    def _minimised(self, own: Tensor, logits: Tensor, answer: Answer, batch: Batch) -> Tensor:
+        """The losses to minimise of the answer of one head, each by its share and weight.
+
+        Args:
+            own: the losses with the examples' own labels.
+        """
         targets, weight, shares, partners = batch.targets, batch.weight, answer.shares, answer.partners
-        losses = self._weighted(logits, targets, shares, weight)
+        losses = _weighted(own, shares, weight)
         if partners is not None and shares is not None:  # the second label's part, with its own example's weight
             others = None if weight is None else weight[partners]
-            losses = losses + self._weighted(logits, targets[partners], 1.0 - shares, others)
-        return losses
-
-    def _weighted(self, logits: Tensor, targets: Tensor, *weights: Tensor | None) -> Tensor:
-        """The losses to minimise, times every weight that is given."""
-        losses = self._criterion(logits, targets)
-        for weight in weights:
-            if weight is not None:
-                losses = losses * weight
+            losses = losses + _weighted(self._criterion(logits, targets[partners]), 1.0 - shares, others)
         return losses
 
     def _criterion(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -1037,6 +1036,13 @@ class Lean:
 
     def _device(self, model: nn.Module) -> torch.device:
         return next((p.device for p in model.parameters()), self.ledger.device)
+
+
+def _weighted(losses: Tensor, *weights: Tensor | None) -> Tensor:
+    """The losses times every weight that is given."""
+    for weight in weights:
+        losses = losses if weight is None else losses * weight
+    return losses
 
 
 def _timeless(report: dict[str, Any]) -> dict[str, Any]:

@@ -988,6 +988,7 @@ def _inside(model: nn.Module) -> nn.Module | None:
         "DistributedDataParallel": "module",
         "FullyShardedDataParallel": "module",
         "_FabricModule": "_forward_module",
+        "InPrecision": "module",
     }.get(type(model).__name__)
     return getattr(model, attribute, None) if attribute else None
 

@@ -196,6 +196,22 @@ def test_statistics_that_are_not_finite_are_not_saved_as_a_good_checkpoint(tmp_p
     assert (tmp_path / "checkpoint.pt").read_bytes() == saved
 
 
+@pytest.mark.parametrize("step", [3, 50, 51, 115])
+def test_the_first_step_whose_loss_was_not_finite_is_named(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(batch_size=1, epochs=1)
+    made = run._step
+
+    def spoiled(batch: Any) -> None:
+        if run.steps == step - 1:
+            next(run.module.parameters()).data[0] = torch.nan
+        made(batch)
+
+    monkeypatch.setattr(run, "_step", spoiled)
+    with pytest.raises(NotFinite, match=rf"not finite at step {step} \("):
+        run.train_epoch()
+    assert run.steps == min(120, 50 * -(-step // 50))  # the next look at the losses, or the end of the epoch
+
+
 def test_a_buffer_that_starts_with_infinities_stops_no_run(tmp_path: Path) -> None:
     run = make_run()
     run.module.register_buffer("mask", torch.full((2,), -torch.inf))

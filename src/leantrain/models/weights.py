@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from leantrain.errors import LeanError
@@ -79,8 +81,6 @@ _KEY = "leantrain"
 
 def safetensors_bytes(state: Mapping[str, Tensor], model: str) -> bytes:
     """The content of a .safetensors file with a model's tensors and their checksum."""
-    from safetensors.torch import save
-
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     about = json.dumps({"model": model, "sha256": _checksum(tensors)})
     # One entry: safetensors writes several in random order, and equal runs should give equal files.
@@ -93,8 +93,6 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: the checksum is wrong.
     """
-    from safetensors import safe_open
-
     with safe_open(file, framework="pt") as content:
         about = (content.metadata() or {}).get(_KEY)
         tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - it is no mapping

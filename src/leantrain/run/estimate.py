@@ -58,7 +58,7 @@ def _seconds_per_example(run: Run, model: nn.Module, scale: float = 1.0) -> floa
         for _ in range(2):
             started = time.perf_counter()
             shown = run.augment.train(inputs, index, 0)
-            with FittingPools() if scale < 1 else contextlib.nullcontext(), run.fabric.autocast():
+            with FittingPools() if scale < 1 else contextlib.nullcontext(), run.precision.autocast():
                 side = round(scale * run.images.image_size)
                 small = shown if scale == 1 else F.interpolate(shown, (side, side), mode="bilinear")
                 loss = F.cross_entropy(model(small), targets)

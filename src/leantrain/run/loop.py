@@ -1,7 +1,8 @@
-"""The training loop, on Lightning Fabric: precision, accumulation, schedule, checkpoints and what a run writes down."""
+"""The training loop: precision, accumulation, schedule, checkpoints and what a run writes down."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from leantrain.batch import Batch
 from leantrain.cost import scoring_cost
@@ -28,6 +30,7 @@ from leantrain.run.evaluate import Evaluation, evaluate
 from leantrain.run.finite import NotFinite, not_finite_in
 from leantrain.run.folder import RunFolder
 from leantrain.run.generators import Generators
+from leantrain.run.precision import Precision
 from leantrain.run.setup import (
     build_model,
     build_optimizer,
@@ -40,7 +43,7 @@ from leantrain.scoring.scores import Scores, load
 from leantrain.tuning import keep_statistics
 
 STOP_EVERY = 10  # steps after which several processes agree on whether to stop
-FINITE_EVERY = 50  # steps between two looks at the non-finite flag; each look waits for the device
+FINITE_EVERY = 50  # steps between two looks at whether their losses were finite; each look waits for the device
 
 
 class Run:
@@ -85,14 +88,15 @@ class Run:
         self._generators = Generators(self.device, self._generator_seed())
         self._schedule = parse_schedule(config.schedule)
         processes.connect(self.device)
-        leaves_out = chain(as_method(config.method or "plain")).leaves_out(images.image_size)
-        self.fabric = processes.make_fabric(self.device, machine.FABRIC_PRECISION[config.precision], leaves_out)
+        self.precision = Precision(config.precision, self.device)
         # On the CPU also where gradients go from GPU to GPU: to ask whether to stop must not wait for the device.
         self._control = torch.distributed.new_group(backend="gloo") if self.ranks > 1 else None
         self.module = self._build_model()
         self._optimizer = build_optimizer(config, self.module, self.device)
-        trained = cast(nn.Module, torch.compile(self.module)) if config.compile else self.module
-        self.model, self._fabric_optimizer = self.fabric.setup(trained, self._optimizer)
+        self._parallel = self._parallelised() if self.ranks > 1 else None
+        trained = self._parallel or self.module
+        trained = cast(nn.Module, torch.compile(trained)) if config.compile else trained
+        self.model = self.precision.wrapped(trained)
         self.augment = Augment(images, config.seed, self.device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LeanWarning)  # the command says what it warns of itself
@@ -119,7 +123,7 @@ class Run:
             self.lean.pay(scoring_cost(self._to_fit))
         self._loader = self.lean.loader(self.batch_size, **self._loader_options())
         self._never_finite = not_finite_in(self.module)  # a mask of -inf is as it should be
-        self._bad_step = torch.full((), -1, dtype=torch.int64, device=self.device)
+        self._losses = torch.zeros(FINITE_EVERY, device=self.device)  # of the last steps, each at its own place
 
     # -- what it is made of ------------------------------------------------------------------------------------------
 
@@ -130,6 +134,12 @@ class Run:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         model = model.to(self.device)
         return model.to(memory_format=torch.channels_last) if self.config.channels_last else model  # type: ignore[call-overload,no-any-return]
+
+    def _parallelised(self) -> DistributedDataParallel:
+        """The network, with gradients that are averaged over the processes."""
+        leaves_out = chain(as_method(self.config.method or "plain")).leaves_out(self.images.image_size)
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(self.module, device_ids=devices, find_unused_parameters=leaves_out)
 
     def example_inputs(self) -> Tensor:
         """Two training images as the model sees them."""
@@ -257,21 +267,18 @@ class Run:
         rate = self.learning_rate
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        total = torch.zeros((), device=self.device)
+        losses = list[Tensor]()
         for part in batch.chunks(config.step_parts):
-            with self.fabric.no_backward_sync(self.model, enabled=self.ranks > 1 and not part.last):
+            waiting = None if part.last else self._parallel  # to average gradients once per step
+            with contextlib.nullcontext() if waiting is None else waiting.no_sync():
                 loss = self.lean.loss(part)
-                self.fabric.backward(loss)
-            total += loss.detach()
-        if config.clip:
-            self.fabric.clip_gradients(
-                self.model, self._fabric_optimizer, max_norm=config.clip, error_if_nonfinite=False
-            )
-        self._fabric_optimizer.step()
-        self._fabric_optimizer.zero_grad(set_to_none=True)
+                self.precision.backward(loss)
+            losses.append(loss.detach())
+        self.precision.step(self._optimizer, config.clip, self.module.parameters())
+        self._optimizer.zero_grad(set_to_none=True)
+        # Looked at now and then: asking every step would make the host wait for the GPU.
+        self._losses[self.steps % FINITE_EVERY] = sum(losses[1:], start=losses[0])
         self.steps += 1
-        # A flag on the device, read now and then: asking every step would make the host wait for the GPU.
-        self._bad_step = torch.where((self._bad_step < 0) & ~total.isfinite(), self.steps, self._bad_step)
 
     @property
     def learning_rate(self) -> float:
@@ -280,11 +287,13 @@ class Run:
 
     def _check_finite(self, weights: bool = False) -> None:
         """Stop a run gone wrong; before a checkpoint by weights and statistics too. Synchronises with the device."""
+        losses = self._losses.clone()
         if self.ranks > 1:
-            torch.distributed.all_reduce(self._bad_step, torch.distributed.ReduceOp.MAX)
-        step = int(self._bad_step)
-        if step >= 0:
-            raise self._not_finite(step, "loss")
+            torch.distributed.all_reduce(losses)  # one that is not finite makes the sum so
+        bad = [place for place, loss in enumerate(losses.tolist()) if not math.isfinite(loss)]
+        if bad:
+            ago = max((self.steps - 1 - place) % FINITE_EVERY for place in bad)
+            raise self._not_finite(self.steps - ago, "loss")
         if weights and not_finite_in(self.module) - self._never_finite:
             raise self._not_finite(self.steps, "largest weight or BatchNorm statistic")
 
@@ -467,7 +476,7 @@ class Run:
                 "identity": self._identity(),
                 "model": self.module.state_dict(),
                 "optimizer": self._optimizer.state_dict(),
-                "scaler": self.fabric.strategy.precision.state_dict(),
+                "scaler": self.precision.state_dict(),
                 "lean": lean,
                 "steps": self.steps,
                 "rows": self.rows,
@@ -510,7 +519,7 @@ class Run:
                 f"'{self.folder.checkpoint_file}' does not fit the model {self.config.model} "
                 f"({str(error).splitlines()[0].rstrip(':')}); choose another --out."
             ) from None
-        self.fabric.strategy.precision.load_state_dict(saved["scaler"])
+        self.precision.load_state_dict(saved["scaler"])
         self.steps, self._timing = saved["steps"], saved["timing"]
         known = [saved["generators"], *saved["other_generators"]]
         if self.rank < len(known):

@@ -14,8 +14,6 @@ from torch import nn
 
 from leantrain.errors import LeanError
 
-FABRIC_PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-
 
 def choose_device(name: str) -> torch.device:
     """The device of that name, or the best there is for `auto`."""
@@ -83,7 +81,7 @@ def _cpu_has_bf16() -> bool:
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Versions and hardware, so that a number can be traced to what made it."""
-    packages = ("leantrain", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
+    packages = ("leantrain", "torch", "torchvision", "timm", "numpy")
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "hardware": {

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import importlib.metadata
-import importlib.util
-import logging
 import os
 import re
 import sys
-import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,7 +14,6 @@ from leantrain.errors import LeanError
 
 if TYPE_CHECKING:
     import torch
-    from lightning_fabric import Fabric
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for one that is alive and does not answer; one that is dead is noticed at once."""
@@ -62,10 +56,10 @@ def connect(device: torch.device) -> None:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    if count() == 1 or torch.distributed.is_initialized():
-        return
     if device.type == "cuda":
         torch.cuda.set_device(own_device(device))
+    if count() == 1 or torch.distributed.is_initialized():
+        return
     store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
     torch.distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
@@ -89,47 +83,6 @@ def leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-@contextlib.contextmanager
-def _torchmetrics_by_version() -> Iterator[None]:
-    """Let Fabric ask for torchmetrics' version without importing it, which takes five seconds where it is installed."""
-    name = "torchmetrics"
-    if {name, "lightning_fabric"} & sys.modules.keys() or importlib.util.find_spec(name) is None:
-        yield
-        return
-    stand_in = types.ModuleType(name)
-    stand_in.__version__ = importlib.metadata.version(name)  # type: ignore[attr-defined]
-    sys.modules[name] = stand_in
-    try:
-        yield
-    finally:
-        del sys.modules[name]  # whoever needs it imports the real one
-
-
-def make_fabric(device: torch.device, precision: str, leaves_out: bool = False) -> Fabric:
-    """Fabric on this process's device, with DistributedDataParallel where there are several processes.
-
-    Args:
-        leaves_out: some batches leave parameters without a gradient, which must not be waited for.
-    """
-    with _torchmetrics_by_version():
-        from lightning_fabric import Fabric
-    # Now, as importing it sets the level anew: our own first line says the precision.
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    if count() == 1:
-        devices = [device.index or 0] if device.type == "cuda" else 1
-        return Fabric(accelerator=device.type, devices=devices, precision=precision)  # type: ignore[arg-type]
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
-    fabric = Fabric(
-        accelerator=device.type,
-        devices=here,
-        num_nodes=count() // here,
-        strategy="ddp_find_unused_parameters_true" if leaves_out else "ddp",
-        precision=precision,  # type: ignore[arg-type]
-    )
-    fabric.launch()
-    return fabric
 
 
 def launch(devices: int, nodes: int, words: Sequence[str]) -> int:

@@ -61,7 +61,7 @@ def score_images(
         run = Run(settings, images, display=share)
         correct: list[Tensor] = []
         run.train_only(lambda: correct.append(run.lean.ledger["correct"].cpu().clone()))
-        # An example's own gradient cannot be taken through Fabric's wrapper.
+        # An example's own gradient is taken in float32, of the network itself.
         model = run.module if ensemble.score.needs_gradients else run.model
         yield Member(model, _without_augmentation(run, share), torch.stack(correct), run.lean.cost)
         shown.note(f"model {number + 1} of {models}: {time.perf_counter() - started:.1f} s")

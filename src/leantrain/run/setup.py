@@ -208,14 +208,14 @@ def load_resized(model: nn.Module, weights: dict[str, Tensor], images: ImageSet)
 
 
 def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Weight decay on matrices and kernels only; fused where the device has it (Fabric cannot clip fp16 then)."""
+    """Weight decay on matrices and kernels only; fused where the device has it."""
     assert config.lr is not None
     parameters = [p for p in module.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    fused = device.type in ("cpu", "cuda") and not (config.clip and config.precision == "fp16")
+    fused = device.type in ("cpu", "cuda")
     kernel: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel)

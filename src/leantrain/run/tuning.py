@@ -64,7 +64,7 @@ def fit(run: Run, examples: int) -> FittedHead:
             batch = batch.to(run.device)
             yield run.augment.evaluate(batch.inputs), batch.targets
 
-    with run.fabric.autocast():
+    with run.precision.autocast():
         found = fit_head(run.module, shown())
     head = find_linear_head(run.module, run.example_inputs())
     with torch.no_grad():

@@ -164,6 +164,6 @@ def score_pass(model: nn.Module, batches: Iterable[ScoringBatch], score: Score |
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in a model's answer; Hugging Face's models wrap them in an object."""
+    """The logits in a model's answer, in float32; Hugging Face's models wrap them in an object."""
     logits: Tensor = getattr(output, "logits", output)
-    return logits
+    return logits.float()
