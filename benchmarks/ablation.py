@@ -153,11 +153,12 @@ def outcome(
 
 
 def train_seed(study: Study, seed: int, out: Path) -> None:
-    outcome(study, "plain", seed, None, out)
+    """Train every row with its controls, and plain training last, which is the same whatever the rows are."""
     for method in study.rows.values():
         cost = outcome(study, method, seed, None, out)["cost_epochs"]
         for batch_size in study.control_batches:
             outcome(study, "plain", seed, budget_of(cost, study), out, batch_size)
+    outcome(study, "plain", seed, None, out)
 
 
 def budget_of(cost_epochs: float, study: Study) -> float:
@@ -220,6 +221,7 @@ def table(study: Study, seeds: int, out: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", nargs="+", choices=STUDIES, default=list(STUDIES))
+    parser.add_argument("--rows", nargs="+", metavar="LABEL", help="these rows only, as the table calls them")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0, help="to share the seeds out over processes")
     parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
@@ -230,11 +232,19 @@ def main() -> None:
     if not arguments.table:
         for seed in range(arguments.first_seed, arguments.seeds):
             for name in arguments.study:
-                train_seed(STUDIES[name], seed, arguments.out)
+                train_seed(_study(name, arguments.rows), seed, arguments.out)
     for name in arguments.study:
-        study = STUDIES[name]
+        study = _study(name, arguments.rows)
         print(f"\n**{name}**: {study.images:,} images, {study.epochs} epochs\n")
         print(table(study, arguments.seeds, arguments.out))
+
+
+def _study(name: str, labels: list[str] | None) -> Study:
+    study = STUDIES[name]
+    if unknown := set(labels or ()) - study.rows.keys():
+        raise SystemExit(f"{name} has no row {sorted(unknown)[0]!r}; it has {', '.join(map(repr, study.rows))}")
+    rows = {label: method for label, method in study.rows.items() if labels is None or label in labels}
+    return dataclasses.replace(study, rows=rows)
 
 
 if __name__ == "__main__":

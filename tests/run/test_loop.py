@@ -123,13 +123,28 @@ def test_the_expected_time_knows_how_long_each_size_takes(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(estimate, "_seconds_per_example", alike)
     passes = sum(cost / scale**2 for scale, cost in by_scale.items())
-    assert estimate.expected_seconds(run) == pytest.approx(120 * passes * 0.1, rel=0.02)
+    expected = estimate.expected_time(run)
+    assert expected.seconds == pytest.approx(120 * passes * 0.1, rel=0.02)
+    assert expected.share == pytest.approx(passes / 40, rel=0.02)  # of as many whole images in every epoch
+
+
+def test_the_expected_share_of_the_time_is_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_pixels(run: Run, model: nn.Module, scale: float = 1.0) -> float:
+        return 0.1 * scale**2
+
+    monkeypatch.setattr(estimate, "_seconds_per_example", by_pixels)
+    run = make_run(budget=0.5, epochs=4)
+    shares = []
+    while not run.finished:
+        shares.append(estimate.expected_time(run).share)
+        run.train_epoch()
+    assert len(shares) > 1 and shares == pytest.approx([0.5] * len(shares), rel=0.02)
 
 
 @pytest.mark.parametrize("method", ["lean", "mixtrain-cutmix", "infobatch + token-dropping", "el2n"])
 def test_every_kind_of_method_is_given_a_time(method: str) -> None:
     model = {"model": "test_vit", "optimizer": "adamw", "width": None} if "token" in method else {}
-    seconds = estimate.expected_seconds(make_run(method=method, **model))
+    seconds = estimate.expected_time(make_run(method=method, **model)).seconds
     assert 0 < seconds < 600
 
 

@@ -19,6 +19,7 @@ from leantrain.run.lock import locked
 from leantrain.run.signals import stop_with_parent
 
 if TYPE_CHECKING:
+    from leantrain.run.estimate import ExpectedTime
     from leantrain.run.loop import Run
 
 
@@ -166,7 +167,7 @@ def _changed(name: str, now: Any, before: Any) -> LeanError:
 def _headline(run: Run) -> str:
     """What will be trained, at what cost, for about how long."""
     from leantrain.data.policies import described
-    from leantrain.run.estimate import expected_cost, expected_seconds
+    from leantrain.run.estimate import expected_cost, expected_time
 
     config, images = run.config, run.images
     parameters = sum(p.numel() for p in run.module.parameters())
@@ -177,7 +178,7 @@ def _headline(run: Run) -> str:
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes, {described(images)}; "
         f"{config.method}, {config.epochs} epochs, batch {_batch(run)}, {config.precision} on {config.device}; "
-        f"cost {_cost(run, cost)}, about {_duration(expected_seconds(run))}"
+        f"cost {_cost(run, cost)}, about {_time(run, expected_time(run))}"
     )
 
 
@@ -193,6 +194,14 @@ def _cost(run: Run, epochs: float) -> str:
         share = f"{epochs:.1f} epochs, {run.lean.budget:.0%} of plain training's"
         return f"{share}, give or take two batches" if run.lean.decides_inside else share
     return f"{'about' if run.lean.decides_inside else 'at most'} {epochs:.1f} epochs"
+
+
+def _time(run: Run, expected: ExpectedTime) -> str:
+    """How long a run will take, and what that is of plain training's time: where images are small, more than cost."""
+    time = _duration(expected.seconds)
+    if run.config.method == "plain" and run.lean.budget is None:
+        return time
+    return f"{time}, {expected.share:.0%} of plain training's time"
 
 
 def _duration(seconds: float) -> str:

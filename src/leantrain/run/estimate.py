@@ -7,7 +7,7 @@ import copy
 import functools
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -71,11 +71,23 @@ def _seconds_per_example(run: Run, model: nn.Module, scale: float = 1.0) -> floa
     return seconds / size
 
 
-def expected_seconds(run: Run) -> float:
+class ExpectedTime(NamedTuple):
+    """About how long the rest of a training takes.
+
+    Attributes:
+        share: of the time that plain training takes for as much of a run.
+    """
+
+    seconds: float
+    share: float
+
+
+def expected_time(run: Run) -> ExpectedTime:
     """About how long the rest of the training takes.
 
     Small images take longer than their share of the cost where networks or batches are small, so every size is tried.
     """
+    assert run.config.epochs is not None
     length, model = len(run.images.train), copy.deepcopy(run.module).train()
     whole = _seconds_per_example(run, model)
     by_form = run.lean.expected_costs(run.batch_size)
@@ -83,5 +95,6 @@ def expected_seconds(run: Run) -> float:
     for form, cost in by_form.items():
         if (scale := form.value(Shrunk.name)) < 1:
             longer += cost * (_seconds_per_example(run, model, scale) / scale**2 - whole)
-    cost = (1.0 - run.lean.progress) * expected_cost(run.config, length, run.images.image_size)
-    return length * (cost * whole + longer)
+    left = 1.0 - run.lean.progress
+    seconds = left * expected_cost(run.config, length, run.images.image_size) * whole + longer
+    return ExpectedTime(length * seconds, seconds / max(1e-9, left * run.config.epochs * whole))
