@@ -110,8 +110,8 @@ def bare(images: ImageSet, config: TrainConfig, side: int, steps: int) -> Callab
 
 def _arguments() -> argparse.Namespace:
     options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=15, help="rounds that count, after one to warm up (default: 15)")
-    options.add_argument("--steps", type=int, default=40, help="batches in a chunk (default: 40)")
+    options.add_argument("--rounds", type=int, default=9, help="rounds that count, after one to warm up (default: 9)")
+    options.add_argument("--steps", type=int, default=156, help="batches in a chunk, an epoch of 10,000 (default: 156)")
     options.add_argument("--batch-size", type=int, default=64, help="(default: 64)")
     options.add_argument("--model", default="resnet8", help="(default: resnet8); another one is shown EuroSAT's images")
     options.add_argument("--image-size", type=int, default=224, help="of another model's images (default: 224)")

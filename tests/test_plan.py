@@ -127,6 +127,29 @@ def test_a_batch_on_its_way_to_a_worker_carries_only_itself() -> None:
     assert pickle.loads(sent).index.equal(plan[5].index)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 90), st.integers(0, 60), st.integers(1, 32), st.integers(1, 200), st.data())
+def test_stretches_hold_batches_of_one_form_in_their_order(
+    plain: int, pairs: int, batch_size: int, examples: int, data: st.DataObject
+) -> None:
+    if plain + pairs == 0:
+        return
+    plan = plan_of(plain, pairs, batch_size)
+    first = data.draw(st.integers(0, len(plan) - 1))
+    position = first
+    for stretch in plan.stretches(first, examples):
+        batches = list(plan.covered(stretch.position, len(stretch.index)))
+        assert [batch.position for batch in batches] == list(range(position, position + len(batches)))
+        assert torch.cat([batch.index for batch in batches]).equal(stretch.index)
+        assert {batch.form for batch in batches} == {stretch.form}
+        assert len(batches) == 1 or len(stretch.index) <= examples
+        position += len(batches)
+        if position < len(plan):  # as long as can be
+            after = plan[position]
+            assert after.form != stretch.form or len(stretch.index) + len(after.index) > examples
+    assert position == len(plan)
+
+
 def test_an_empty_plan_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one example"):
         whole_plan(0, torch.arange(0), 8, generator(0))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from leantrain.forms import WHOLE, Form
+
+if TYPE_CHECKING:
+    from leantrain.plan import PlannedBatch
 
 Key = str | int
 
@@ -187,6 +190,14 @@ class Batch:
         held = [(inputs[0] == rank).nonzero().squeeze(1) for rank in set(inputs[0].tolist())]
         chosen = torch.cat([places.tensor_split(count)[number] for places in held]).sort().values
         return inputs[:, chosen].reshape(-1)
+
+    def parts(self, planned: Iterable[PlannedBatch]) -> Iterator[Batch]:
+        """The planned batches that were loaded as this one, which share its memory; in a single process only."""
+        start = 0
+        for one in planned:
+            part = functools.partial(torch.narrow, dim=0, start=start, length=len(one.index))
+            yield dataclasses.replace(self._map(part), position=one.position, total=float(one.inputs), cost=one.cost)
+            start += len(one.index)
 
     def take(self, rows: Tensor) -> Batch:
         """The batch with these of its examples only."""

@@ -134,7 +134,8 @@ class Lean:
         inputs, targets: where an example keeps its input and its label, if not in the usual place.
         prepare: what happens to a batch between loading and the model, such as moving it and augmenting it on the
             device; the loader then gives prepared batches. Methods that look at examples before these are trained on
-            need it where the loop would do that itself.
+            need it where the loop would do that itself. If each example is prepared by itself, an `at_once` of it lets
+            up to so many be loaded and prepared together, for several steps.
         example: a small batch of inputs as the model sees them, to find the split point or the sizes it takes with; by
             default the first two examples of the data set. Give it where inputs are transformed after loading.
         split_layer: the layer that makes the last feature map, where a model's split point is not found by itself.
@@ -343,7 +344,9 @@ class Lean:
                 stacklevel=2,
             )
         self._batch_size = batch_size or given["batch_size_per_rank"] * ranks
-        return PlannedLoader(self, self._dataset, self._batch_size, options, unpacked)
+        # Of several processes each loads a part of every batch.
+        at_once = getattr(self._prepare, "at_once", 1) if ranks == 1 else 1
+        return PlannedLoader(self, self._dataset, self._batch_size, options, unpacked, at_once)
 
     def passes(self, start: int = 0) -> Iterator[int]:
         """Numbers for the loop over epochs, until the run is finished: `for epoch in lean.passes(): …`.
@@ -862,10 +865,9 @@ class Lean:
             with self.clock.measure("learning", targets.device):
                 seen = self._seen(method, batch, clean, logits.shape[1])
                 self._update(place, method.learn(self._states[place], seen))
-        losses = self._minimised(own, logits, answer, batch)
+        losses = self._minimised(logits, answer, batch, own)
         for other in answer.auxiliary:
-            its_own = self._criterion(other, targets)
-            losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(its_own, other, answer, batch)
+            losses = losses + AUXILIARY.get(len(answer.auxiliary), 0.3) * self._minimised(other, answer, batch)
         loss = losses.sum() * (0.0 if batch.padding else 1.0 / batch.total)
         self._weigh_lasso(loss, batch)
         return loss
@@ -884,14 +886,14 @@ class Lean:
         """The methods that learn from this epoch: all that learn, until they are done with the run."""
         return [(place, one) for place, one in self._learning if self._span[0] < self._chain.methods[place].until]
 
-    def _minimised(self, own: Tensor, logits: Tensor, answer: Answer, batch: Batch) -> Tensor:
+    def _minimised(self, logits: Tensor, answer: Answer, batch: Batch, own: Tensor | None = None) -> Tensor:
         """The losses to minimise of the answer of one head, each by its share and weight.
 
         Args:
-            own: the losses with the examples' own labels.
+            own: the losses with the examples' own labels, where they are known.
         """
         targets, weight, shares, partners = batch.targets, batch.weight, answer.shares, answer.partners
-        losses = _weighted(own, shares, weight)
+        losses = _weighted(self._criterion(logits, targets) if own is None else own, shares, weight)
         if partners is not None and shares is not None:  # the second label's part, with its own example's weight
             others = None if weight is None else weight[partners]
             losses = losses + _weighted(self._criterion(logits, targets[partners]), 1.0 - shares, others)

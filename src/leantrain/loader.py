@@ -128,20 +128,24 @@ class InOrder(Sampler[PlannedBatch]):
 
 
 class PlanSampler(Sampler[PlannedBatch]):
-    """Yields the planned batches from `start` on; every `iter()` is a fresh iterator, and the length is exact."""
+    """Yields the planned batches from `start` on; every `iter()` is a fresh iterator, and the length is exact.
 
-    def __init__(self) -> None:
+    Args:
+        at_once: batches of one form come as one, up to so many examples.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
         self.plan: Plan | None = None
         self.start = 0
+        self.at_once = at_once
 
     def __iter__(self) -> Iterator[PlannedBatch]:
-        plan = self.plan
-        if plan is None:
+        if self.plan is None:
             raise RuntimeError("no epoch has been planned")
-        return (plan[position] for position in range(self.start, len(plan)))
+        return self.plan.stretches(self.start, self.at_once)
 
     def __len__(self) -> int:
-        return 0 if self.plan is None else len(self.plan) - self.start
+        return 0 if self.plan is None else sum(1 for _ in self)
 
 
 def _accepted(options: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +181,13 @@ class PlannedLoader:
     """The batches of a run, epoch after epoch: every `iter()` plans one and gives its batches, or these unpacked."""
 
     def __init__(
-        self, lean: Lean, dataset: PlannedDataset, batch_size: int, options: dict[str, Any], unpacked: bool = False
+        self,
+        lean: Lean,
+        dataset: PlannedDataset,
+        batch_size: int,
+        options: dict[str, Any],
+        unpacked: bool = False,
+        at_once: int = 1,
     ) -> None:
         self.lean = lean
         self.dataset: Any = dataset.source
@@ -186,7 +196,7 @@ class PlannedLoader:
         self.drop_last = False
         self.waited = 0.0
         """Seconds spent waiting for data so far."""
-        self._sampler = PlanSampler()
+        self._sampler = PlanSampler(at_once)
         # Of its own, or every `iter()` would draw the workers' seed from torch's global generator, and a resumed run
         # would go on with other numbers than an uninterrupted one.
         options = _accepted(options)
@@ -226,11 +236,16 @@ class PlannedLoader:
     def _batches(self, plan: Plan) -> Iterator[Batch]:
         try:
             self._underway = True
-            batches = (self.lean.prepared(batch) for batch in self._loaded())
+            batches = self._one_by_one(plan) if self._sampler.at_once > 1 else map(self.lean.prepared, self._loaded())
             yield from batches if plan.thinning is None else self.lean.thinned(batches, self.batch_size)
             self.lean.pass_ended()
         finally:
             self._underway = False
+
+    def _one_by_one(self, plan: Plan) -> Iterator[Batch]:
+        """The batches of this plan, of which several are loaded and prepared as one."""
+        for several in self._loaded():
+            yield from self.lean.prepared(several).parts(plan.covered(several.position, len(several)))
 
     def _loaded(self) -> Iterator[Batch]:
         batches = iter(self._dataloader)

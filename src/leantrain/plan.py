@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -104,10 +104,30 @@ class Plan:
     def __getitem__(self, position: int) -> PlannedBatch:
         if not 0 <= position < len(self):
             raise IndexError(f"batch {position} of a plan of {len(self)}")
-        start, stop = int(self.offsets[position]), int(self.offsets[position + 1])
+        return self._taken(position, int(self.offsets[position]), int(self.offsets[position + 1]))
+
+    def _taken(self, position: int, start: int, stop: int) -> PlannedBatch:
         weight = None if self.weight is None else self.weight[start:stop]
         index, form = self.order[start:stop].long(), self.forms[int(self.form_of[position])]
         return PlannedBatch(position, self.epoch, index, weight, form)
+
+    def stretches(self, first: int, examples: int) -> Iterator[PlannedBatch]:
+        """The batches from `first` on, those of one form that follow each other taken as one, up to so many examples.
+
+        Each has the position of its first batch; `covered` gives the batches back.
+        """
+        offsets, form_of = self.offsets.tolist(), self.form_of.tolist()
+        while first < len(self):
+            last, most = first + 1, offsets[first] + examples
+            while last < len(self) and form_of[last] == form_of[first] and offsets[last + 1] <= most:
+                last += 1
+            yield self._taken(first, offsets[first], offsets[last])
+            first = last
+
+    def covered(self, first: int, examples: int) -> Iterator[PlannedBatch]:
+        """The batches from `first` on that hold so many examples together."""
+        end = int(self.offsets[first]) + examples
+        return (self[position] for position in range(first, int(torch.searchsorted(self.offsets, end))))
 
     @property
     def examples(self) -> int:

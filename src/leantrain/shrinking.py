@@ -70,7 +70,7 @@ class Shrunk(FormKind):
         height, width = self._sides(inputs, scale)
         plain = inputs.dtype == torch.float32 and inputs.is_contiguous(memory_format=torch.channels_last)
         if not (suits_products(inputs) and plain and inputs.shape[1] > 1):
-            return _resized(inputs, height, width)
+            return resized(inputs, height, width)
         number, channels, rows, columns = inputs.shape
         lines = inputs.permute(0, 2, 3, 1).reshape(number, rows, columns * channels)
         with torch.autocast("cpu", enabled=False):
@@ -118,11 +118,12 @@ def suits_products(inputs: Tensor) -> bool:
 @functools.cache
 def line_filter(size: int, smaller: int, channels: int = 1) -> Tensor:
     """How a line of so many pixels becomes a shorter one: a matrix, for channels that lie side by side."""
-    weights = _resized(torch.eye(size).view(1, 1, size, size), smaller, size).view(smaller, size)
+    weights = resized(torch.eye(size).view(1, 1, size, size), smaller, size).view(smaller, size)
     return torch.kron(weights, torch.eye(channels))
 
 
-def _resized(inputs: Tensor, height: int, width: int) -> Tensor:
+def resized(inputs: Tensor, height: int, width: int) -> Tensor:
+    """The same pictures at another size, filtered so that fine patterns do not fold into false ones."""
     return F.interpolate(inputs, size=(height, width), mode="bilinear", antialias=True)
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leantrain.data import ImageSet
+from leantrain.data import ImageSet, augment
 from leantrain.run import estimate
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Quiet
@@ -178,6 +178,30 @@ def test_training_leaves_the_global_generators_alone() -> None:
     before = torch.get_rng_state()
     trained(make_run(dropout=0.2, method="mixtrain-cutmix", epochs=4))
     assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize(
+    "method", ["lean", "mixtrain-cutmix", "infobatch + progressive-resizing", "selective-backprop", "plain"]
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_are_loaded_together_train_as_if_they_came_one_by_one(
+    method: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"method": method, "epochs": 4, "batch_size": 7, "flip": True, "workers": workers}
+    several = make_run(**settings)
+    assert several.augment.at_once == 512  # four epochs of all 120 images
+    monkeypatch.setattr(augment, "AT_ONCE", 1)
+    one_by_one = make_run(**settings)
+    assert one_by_one.augment.at_once == 1
+    for epoch in range(3):
+        assert several.train_epoch()["train_loss"] == one_by_one.train_epoch()["train_loss"], epoch
+        assert several.steps == one_by_one.steps
+    weights = one_by_one.module.state_dict()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in several.module.state_dict().items())
+
+
+def test_the_larger_images_are_the_fewer_are_prepared_together() -> None:
+    assert [make_run(model="resnet8", image_size=side).augment.at_once for side in (32, 64, 96)] == [512, 128, 56]
 
 
 def test_runs_that_take_turns_do_not_disturb_each_other() -> None:
