@@ -115,7 +115,8 @@ STUDIES = {
 def folder_of(study: Study, method: str, seed: int, budget: float | None, out: Path, batch_size: int = BATCH) -> Path:
     batch = "" if batch_size == BATCH else f"-batch{batch_size}"
     name = f"{method}{'' if budget is None else f'@{budget:.4f}'}{batch}-seed{seed}"
-    return out / f"{study.images}x{study.epochs}" / name
+    rate = "" if study.rate == RATE else f"-lr{study.rate:g}"
+    return out / f"{study.images}x{study.epochs}{rate}" / name
 
 
 def outcome(

@@ -473,10 +473,22 @@ def seen(lean: leantrain.Lean, batches: Iterable[leantrain.Batch], stop: int | N
     return inputs
 
 
+class AtOnce:
+    """Changes nothing about batches, which may be loaded together."""
+
+    at_once = 32
+
+    def __call__(self, batch: leantrain.Batch) -> leantrain.Batch:
+        return batch
+
+
+@pytest.mark.parametrize("prepare", [None, AtOnce()], ids=["one by one", "together"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_augmentation_in_workers_is_new_every_epoch_and_the_same_after_a_resume(workers: int) -> None:
+def test_augmentation_in_workers_is_new_every_epoch_and_the_same_after_a_resume(
+    workers: int, prepare: AtOnce | None
+) -> None:
     def attached() -> leantrain.Lean:
-        return leantrain.attach(seeded(lambda: nn.Linear(3, 2)), Noisy(), epochs=3, seed=1)
+        return leantrain.attach(seeded(lambda: nn.Linear(3, 2)), Noisy(), epochs=3, seed=1, prepare=prepare)
 
     whole = attached()
     epochs = [torch.cat(seen(whole, whole.loader(8, num_workers=workers))) for _ in range(3)]
@@ -491,6 +503,27 @@ def test_augmentation_in_workers_is_new_every_epoch_and_the_same_after_a_resume(
     rest = seen(again, again.loader(8, num_workers=3 - workers))  # as many workers as one likes
     rest += seen(again, again.loader(8, num_workers=workers, persistent_workers=True))
     assert torch.cat(rest).equal(torch.cat([epochs[1][16:], epochs[2]]))
+
+
+class Named(Dataset[dict[str, Any]]):
+    """Examples with a name."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"x": torch.full((3,), float(i)), "name": str(i), "y": i % 2}
+
+
+def test_batches_that_are_loaded_together_keep_what_is_no_tensor_with_its_example() -> None:
+    lean = leantrain.attach(seeded(lambda: nn.Linear(3, 2)), Named(), epochs=1, prepare=AtOnce())
+    count = 0
+    for batch in lean.loader(8):
+        assert batch["name"] == [str(i) for i in batch.index.tolist()]
+        assert batch.inputs[:, 0].tolist() == batch.index.tolist() and len(batch) == batch.total == 8
+        lean.loss(batch)
+        count += 1
+    assert count == 5 and lean.finished and (lean.ledger["trained"] == 1).all()
 
 
 @pytest.mark.parametrize("operator", ["cutmix", "mixup"])

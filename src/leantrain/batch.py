@@ -195,9 +195,18 @@ class Batch:
         """The planned batches that were loaded as this one, which share its memory; in a single process only."""
         start = 0
         for one in planned:
-            part = functools.partial(torch.narrow, dim=0, start=start, length=len(one.index))
-            yield dataclasses.replace(self._map(part), position=one.position, total=float(one.inputs), cost=one.cost)
-            start += len(one.index)
+            size = len(one.index)
+            part = functools.partial(torch.narrow, dim=0, start=start, length=size)
+            yield dataclasses.replace(
+                self,
+                data=_taken(self.data, part, range(start, start + size), len(self)),
+                index=part(self.index),
+                weight=None if self.weight is None else part(self.weight),
+                position=one.position,
+                total=float(one.inputs),
+                cost=one.cost,
+            )
+            start += size
 
     def take(self, rows: Tensor) -> Batch:
         """The batch with these of its examples only."""
@@ -301,14 +310,14 @@ def _plain(data: Any) -> Any:
     return data
 
 
-def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: int) -> Any:
+def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor | range, length: int) -> Any:
     """Some rows of a nested collate result: of its tensors, and of its columns of names, which are no tensors."""
     if isinstance(data, Tensor):
         return select(data) if data.ndim else data
     if isinstance(data, Mapping):
         return {key: _taken(value, select, rows, length) for key, value in data.items()}
     if _is_column(data) and len(data) == length:
-        return _sequence_like(data, [data[row] for row in rows.tolist()])
+        return _sequence_like(data, [data[row] for row in (rows.tolist() if isinstance(rows, Tensor) else rows)])
     if isinstance(data, tuple | list):
         return _sequence_like(data, [_taken(value, select, rows, length) for value in data])
     return data

@@ -134,8 +134,8 @@ class Lean:
         inputs, targets: where an example keeps its input and its label, if not in the usual place.
         prepare: what happens to a batch between loading and the model, such as moving it and augmenting it on the
             device; the loader then gives prepared batches. Methods that look at examples before these are trained on
-            need it where the loop would do that itself. If each example is prepared by itself, an `at_once` of it lets
-            up to so many be loaded and prepared together, for several steps.
+            need it where the loop would do that itself. If it prepares each example by itself, an `at_once` of
+            it lets up to so many be loaded and prepared together, for several steps.
         example: a small batch of inputs as the model sees them, to find the split point or the sizes it takes with; by
             default the first two examples of the data set. Give it where inputs are transformed after loading.
         split_layer: the layer that makes the last feature map, where a model's split point is not found by itself.
@@ -269,10 +269,13 @@ class Lean:
         """Every form but whole in which the method may show examples to this model."""
         return self._presenter.forms
 
-    def expected_costs(self, batch_size: int) -> dict[Form, float]:
+    def expected_costs(self, batch_size: int, budget: float | None = None) -> dict[Form, float]:
         """About what the rest of the run costs in each form, in epochs of plain training.
 
         Judged before anything is known of the examples; without what choosing and scoring them costs.
+
+        Args:
+            budget: as if the run had this one.
         """
         shown = self._presenter
         return expected_costs(
@@ -281,7 +284,7 @@ class Lean:
             epochs=self.epochs,
             batch_size=batch_size,
             side=shown.side,
-            budget=self.budget,
+            budget=self.budget if budget is None else budget,
             progress=self.progress,
             offer=shown.offer,
             fitted=shown.fitted,

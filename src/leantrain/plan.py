@@ -111,17 +111,20 @@ class Plan:
         index, form = self.order[start:stop].long(), self.forms[int(self.form_of[position])]
         return PlannedBatch(position, self.epoch, index, weight, form)
 
-    def stretches(self, first: int, examples: int) -> Iterator[PlannedBatch]:
-        """The batches from `first` on, those of one form that follow each other taken as one, up to so many examples.
+    def stretches(self, start: int, examples: int) -> Iterator[PlannedBatch]:
+        """Batches of one form that follow each other taken as one, up to so many examples; those from `start` on.
 
-        Each has the position of its first batch; `covered` gives the batches back.
+        Each has the position of its first batch, and `covered` gives the batches back. They are cut from the beginning
+        of the plan, so that a run which goes on in the midst of one loads it as before; its batches before `start` have
+        been trained.
         """
-        offsets, form_of = self.offsets.tolist(), self.form_of.tolist()
+        offsets, form_of, first = self.offsets.tolist(), self.form_of.tolist(), 0
         while first < len(self):
             last, most = first + 1, offsets[first] + examples
             while last < len(self) and form_of[last] == form_of[first] and offsets[last + 1] <= most:
                 last += 1
-            yield self._taken(first, offsets[first], offsets[last])
+            if last > start:
+                yield self._taken(first, offsets[first], offsets[last])
             first = last
 
     def covered(self, first: int, examples: int) -> Iterator[PlannedBatch]:

@@ -69,13 +69,13 @@ class Shrunk(FormKind):
         """The same pictures at a smaller size, filtered so that fine patterns do not fold into false ones."""
         height, width = self._sides(inputs, scale)
         plain = inputs.dtype == torch.float32 and inputs.is_contiguous(memory_format=torch.channels_last)
-        if not (suits_products(inputs) and plain and inputs.shape[1] > 1):
+        if not (_suits_products(inputs) and plain and inputs.shape[1] > 1):
             return resized(inputs, height, width)
         number, channels, rows, columns = inputs.shape
         lines = inputs.permute(0, 2, 3, 1).reshape(number, rows, columns * channels)
         with torch.autocast("cpu", enabled=False):
-            lines = line_filter(rows, height) @ lines
-            lines = lines.view(-1, columns * channels) @ line_filter(columns, width, channels).T
+            lines = _line_filter(rows, height) @ lines
+            lines = lines.view(-1, columns * channels) @ _line_filter(columns, width, channels).T
         return lines.view(number, height, width, channels).permute(0, 3, 1, 2)
 
     def _sides(self, inputs: Tensor, scale: float) -> tuple[int, int]:
@@ -110,13 +110,13 @@ class Shrunk(FormKind):
         return True
 
 
-def suits_products(inputs: Tensor) -> bool:
+def _suits_products(inputs: Tensor) -> bool:
     """Whether matrix products are the faster way to shrink: small pictures of few channels, on a CPU."""
     return inputs.device.type == "cpu" and inputs.shape[1] <= 4 and max(inputs.shape[-2:]) <= BY_PRODUCTS
 
 
 @functools.cache
-def line_filter(size: int, smaller: int, channels: int = 1) -> Tensor:
+def _line_filter(size: int, smaller: int, channels: int = 1) -> Tensor:
     """How a line of so many pixels becomes a shorter one: a matrix, for channels that lie side by side."""
     weights = resized(torch.eye(size).view(1, 1, size, size), smaller, size).view(smaller, size)
     return torch.kron(weights, torch.eye(channels))

@@ -21,7 +21,7 @@ from PIL import Image
 from leantrain.cli import cli, main
 from leantrain.errors import LeanError
 from leantrain.report.collect import collect
-from leantrain.run.config import from_mapping
+from leantrain.run.config import from_mapping, read_yaml
 from program import SMALL, rows, run
 
 LOGS = "tensorboard,csv,mlflow" if importlib.util.find_spec("mlflow") else "tensorboard,csv"
@@ -163,6 +163,31 @@ def test_a_budget_ends_the_run_with_the_schedule_fully_decayed(tmp_path: Path) -
     assert last["total_cost"] == pytest.approx(0.4 * 4 * 160, abs=32)
     assert last["progress"] == 1.0
     assert last["lr"] == pytest.approx(0.0)
+
+
+def test_a_time_budget_is_a_budget_that_was_found_once(tmp_path: Path) -> None:
+    words = ("train", *SMALL, "--epochs", 4, "--time-budget", 0.5, "--out", tmp_path / "t")
+    call(*words)
+    settings = read_yaml(tmp_path / "t" / "config.yaml")
+    assert settings["method"] == "lean" and 0.05 < settings["budget"] < 0.65
+    last = rows(tmp_path / "t")[-1]
+    assert last["total_cost"] == pytest.approx(settings["budget"] * 4 * 160, abs=32) and last["progress"] == 1.0
+    call(*words, "--resume")  # which tries nothing, as the run has its budget
+    assert read_yaml(tmp_path / "t" / "config.yaml") == settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--time-budget", 0.5, "--budget", 0.5), r"--budget is 0\.5 and --time-budget 0\.5; give one of them"),
+        (("--time-budget", 0), r"--time-budget is 0\.0, but must be greater than 0"),
+        (("--time-budget", "nan"), r"--time-budget is nan, but"),
+    ],
+)
+def test_impossible_time_budgets_are_refused(tmp_path: Path, flags: tuple[object, ...], said: str) -> None:
+    with pytest.raises(LeanError, match=said):
+        call("train", *SMALL, *flags, "--out", tmp_path / "t")
+    assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from leantrain.data import ImageSet, augment
-from leantrain.run import estimate
+from leantrain.run import processes
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Quiet
+from leantrain.run.estimate import Pace, budget_for_time, expected_time
 from leantrain.run.finite import NotFinite, not_finite_in
 from leantrain.run.loop import Run
 from leantrain.run.setup import default_epochs, load_images, resolve
@@ -111,41 +112,98 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(precision:
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+def alike(pace: Pace, scale: float) -> float:
+    return 0.1  # whatever its size, an image takes as long
+
+
+def by_pixels(pace: Pace, scale: float) -> float:
+    return 0.1 * scale**2
+
+
 def test_the_expected_time_knows_how_long_each_size_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(budget=0.5, epochs=40)
     by_scale = {form.value("shrunk"): cost for form, cost in run.lean.expected_costs(run.batch_size).items()}
     assert sorted(by_scale) == [12 / 32, 16 / 32, 24 / 32, 1.0] and sum(by_scale.values()) == pytest.approx(
         20, rel=0.02
     )
-
-    def alike(run: Run, model: nn.Module, scale: float = 1.0) -> float:
-        return 0.1  # whatever its size, an image takes as long
-
-    monkeypatch.setattr(estimate, "_seconds_per_example", alike)
+    monkeypatch.setattr(Pace, "_tried", alike)
     passes = sum(cost / scale**2 for scale, cost in by_scale.items())
-    expected = estimate.expected_time(run)
+    expected = expected_time(run)
     assert expected.seconds == pytest.approx(120 * passes * 0.1, rel=0.02)
     assert expected.share == pytest.approx(passes / 40, rel=0.02)  # of as many whole images in every epoch
 
 
 def test_the_expected_share_of_the_time_is_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_pixels(run: Run, model: nn.Module, scale: float = 1.0) -> float:
-        return 0.1 * scale**2
-
-    monkeypatch.setattr(estimate, "_seconds_per_example", by_pixels)
+    monkeypatch.setattr(Pace, "_tried", by_pixels)
     run = make_run(budget=0.5, epochs=4)
     shares = []
     while not run.finished:
-        shares.append(estimate.expected_time(run).share)
+        shares.append(expected_time(run).share)
         run.train_epoch()
     assert len(shares) > 1 and shares == pytest.approx([0.5] * len(shares), rel=0.02)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_a_share_of_the_time_is_the_budget_that_takes_it(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(budget=share, epochs=40)
+    monkeypatch.setattr(Pace, "_tried", by_pixels)
+    assert budget_for_time(run, share) == pytest.approx(share, rel=0.02)  # where time is cost
+    monkeypatch.setattr(Pace, "_tried", alike)
+    found = budget_for_time(run, share)
+    assert found < 0.8 * share
+    assert expected_time(make_run(budget=found, epochs=40)).share == pytest.approx(share, rel=0.02)
+
+
+def test_a_method_that_shows_images_whole_takes_as_much_of_the_time_as_of_the_cost() -> None:
+    assert budget_for_time(make_run(method="infobatch", budget=0.5, epochs=40), 0.5) == pytest.approx(0.5, rel=0.02)
+
+
+def test_trying_how_long_a_step_takes_changes_nothing() -> None:
+    tried, untried = make_run(budget=0.5), make_run(budget=0.5)
+    before = torch.get_rng_state()
+    budget_for_time(tried, 0.5)
+    assert torch.get_rng_state().equal(before)
+    untouched = trained(untried)
+    assert all(torch.equal(untouched[name], tensor) for name, tensor in trained(tried).items())
 
 
 @pytest.mark.parametrize("method", ["lean", "mixtrain-cutmix", "infobatch + token-dropping", "el2n"])
 def test_every_kind_of_method_is_given_a_time(method: str) -> None:
     model = {"model": "test_vit", "optimizer": "adamw", "width": None} if "token" in method else {}
-    seconds = estimate.expected_time(make_run(method=method, **model)).seconds
+    seconds = expected_time(make_run(method=method, **model)).seconds
     assert 0 < seconds < 600
+
+
+def test_steps_are_tried_with_as_many_images_as_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(batch_size=30, accumulate=3, accumulate_batches=2)
+    tried, train = set[int](), run.augment.train
+
+    def seen(inputs: Tensor, *more: Any) -> Tensor:
+        tried.add(len(inputs))
+        return train(inputs, *more)
+
+    monkeypatch.setattr(run.augment, "train", seen)
+    Pace(run).seconds()
+    assert tried == {10}
+
+
+def test_trying_steps_does_not_wait_for_other_processes() -> None:
+    run = make_run()
+    run.module = nn.SyncBatchNorm.convert_sync_batchnorm(run.module)
+    pace = Pace(run)
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in pace._model.modules())
+    assert any(isinstance(module, nn.SyncBatchNorm) for module in run.module.modules())
+    assert pace.seconds() > 0
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("cpu", None), ("cuda", None), ("cuda:1", torch.device("cuda:1"))])
+def test_a_single_process_chooses_the_gpu_that_was_named(
+    name: str, chosen: torch.device | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", set_to.append)
+    processes.connect(torch.device(name))
+    assert set_to == ([] if chosen is None else [chosen])
 
 
 def test_crops_shift_more_and_more_as_a_run_goes_on() -> None:

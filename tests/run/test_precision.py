@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leantrain.run.config import TrainConfig
 from leantrain.run.precision import Precision
+from leantrain.run.setup import build_optimizer
 from leantrain.split import unwrapped
 
 CPU = torch.device("cpu")
@@ -76,3 +78,21 @@ def test_fp16_makes_no_step_that_is_not_finite_and_scales_less_from_then_on(clip
     fresh.load_state_dict(precision.state_dict())  # as a checkpoint does
     assert fresh.state_dict() == precision.state_dict()
     assert Precision("bf16", CPU).state_dict() == {}
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_the_step_after_one_that_fp16_did_not_make_is_the_first(optimizer: str, clip: float | None) -> None:
+    def trained(*scales: float) -> list[Tensor]:
+        torch.manual_seed(0)
+        model, precision = nn.Linear(8, 3), Precision("fp16", CPU)
+        made = build_optimizer(TrainConfig(optimizer=optimizer, lr=0.1, weight_decay=0.0, precision="fp16"), model, CPU)
+        for scale in scales:
+            logits = precision.wrapped(model)(torch.ones(4, 8))
+            precision.backward(F.cross_entropy(logits.float(), torch.arange(4) % 3) * scale)
+            precision.step(made, clip, model.parameters())
+            made.zero_grad()
+        return [p.detach() for p in model.parameters()]
+
+    for after, alone in zip(trained(1e30, 1.0, 1.0), trained(1.0, 1.0), strict=True):
+        torch.testing.assert_close(after, alone, rtol=1e-3, atol=1e-4)

@@ -15,6 +15,9 @@ from leantrain.options import scalar_type
 from leantrain.run.config import FIELDS, TrainConfig, from_mapping
 from leantrain.run.names import legal_name
 
+BESIDE = {"time_budget": "budget"}
+"""Flags that are no settings, and those under whose heading help lists them."""
+
 MOST = 150  # characters of a folder's name; file systems take 255 bytes
 
 
@@ -34,7 +37,8 @@ class SettingsCommand(Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                group = FIELDS[str(parameter.name)].metadata["group"] if parameter.name in FIELDS else "Output"
+                name = BESIDE.get(str(parameter.name), str(parameter.name))
+                group = FIELDS[name].metadata["group"] if name in FIELDS else "Output"
                 sections.setdefault(group, []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):

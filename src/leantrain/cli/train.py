@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 @click.option(
     "--config", "config_file", type=Path, help="YAML file of these settings; flags win over it", metavar="FILE"
 )
+@click.option(
+    "--time-budget",
+    type=float,
+    metavar="X",
+    help="spend this share of the time that plain training takes here: a --budget that is found by timing a few steps "
+    "at every size, as on small networks small images take longer than they cost",
+)
 @click.option("--resume", is_flag=True, help="go on with the run in --out where it was cut")
 @click.option(
     "--show-augmentation",
@@ -35,31 +43,34 @@ if TYPE_CHECKING:
     metavar="FILE.png",
     help="draw training images as the network would see them, at every size that the method shows, and stop",
 )
-def train(config_file: Path | None, resume: bool, sheet: Path | None, **flags: Any) -> int:
+def train(config_file: Path | None, time_budget: float | None, resume: bool, sheet: Path | None, **flags: Any) -> int:
     """Train a model and write what came of it to a folder.
 
     \b
     leantrain train                                   scikit-learn's digits, in seconds
     leantrain train --data cifar10 --train-limit 10000 --model resnet8 --epochs 16
     leantrain train --data path/to/images --budget 0.5          half the cost, the accuracy kept (lean)
+    leantrain train --data path/to/images --time-budget 0.5     the same for half of the time
     leantrain train --data path/to/images --method "random-backprop[keep=0.5]"
     leantrain train --data path/to/images --devices 4 --out runs/four          four processes, a GPU each
     """
     stop_with_parent()
     given = {} if config_file is None else read_yaml(config_file)
     given.update(given_settings(flags))
-    return _train(given, resume, sheet)
+    return _train(given, time_budget, resume, sheet)
 
 
 add_settings(train)
 
 
-def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
+def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet: Path | None) -> int:
     # What torchrun starts anew after a process has died goes on, where there is something to go on with.
     resume = resume or (processes.is_restart() and "out" in given and RunFolder(Path(given["out"])).holds_run)
     stored = _stored_settings(given, resume)
     if "data" in given and stored and given["data"] != stored["data"]:
         raise _changed("data", given["data"], stored["data"])
+    if time_budget is not None and not stored:  # a run that is gone on with keeps the budget that was found
+        given["budget"] = _checked_share(time_budget, given.get("budget"))
     config = TrainConfig(**{**stored, **given})
     if not processes.started() and (config.devices or 1) * config.nodes > 1:
         return processes.launch(config.devices or 1, config.nodes, click.get_current_context().find_root().obj)
@@ -71,6 +82,7 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     from leantrain.ranks import gathered
     from leantrain.run import loggers
     from leantrain.run.display import Quiet, make_display, result_table
+    from leantrain.run.estimate import budget_for_time
     from leantrain.run.loop import Run
     from leantrain.run.machine import precision_warning
     from leantrain.run.setup import check_files, load_images, resolve
@@ -88,6 +100,9 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
     for name in stored.keys() & given.keys() - OPERATIONAL:
         if getattr(config, name) != stored[name]:
             raise _changed(name, given[name], stored[name])
+    if time_budget is not None and not stored:
+        found = budget_for_time(Run(config, images), time_budget)
+        config = dataclasses.replace(config, budget=gathered(found)[0])  # each process finds its own
     if sheet is not None:
         from leantrain.run.sheet import draw_sheet
 
@@ -132,6 +147,14 @@ def _train(given: dict[str, Any], resume: bool, sheet: Path | None) -> int:
         console().print(result_table(result))
         click.echo(f"written to {out}", err=True)
     return 0
+
+
+def _checked_share(time_budget: float, budget: float | None) -> float:
+    if budget is not None:
+        raise LeanError(f"--budget is {budget} and --time-budget {time_budget}; give one of them.")
+    if not 0 < time_budget < math.inf:
+        raise LeanError(f"--time-budget is {time_budget}, but must be greater than 0; half of the time is 0.5.")
+    return time_budget
 
 
 def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:

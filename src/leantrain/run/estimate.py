@@ -15,17 +15,27 @@ from torch import nn
 
 from leantrain import estimate
 from leantrain.cost import scoring_cost
+from leantrain.forms import Form
 from leantrain.methods import choose_method
 from leantrain.pools import FittingPools
+from leantrain.run import machine
 from leantrain.run.config import TrainConfig
+from leantrain.run.setup import build_optimizer
 from leantrain.run.tuning import fitted_examples
-from leantrain.shrinking import Shrunk
+from leantrain.shrinking import Shrunk, resized
 
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
 
-LONG = 2.0
-"""Seconds of a pass from which on it need not be tried twice: what a first one takes longer is little beside it."""
+LONG, ENOUGH, TRIES = 2.0, 0.5, 10
+"""Seconds of a step from which on it need not be tried twice, as what a first one takes longer is little beside it;
+seconds that are enough for one size; and how often each is tried at most."""
+
+PIXELS = 64 * 224**2
+"""Of the images that a step is tried with, in all."""
+
+MOST_COST_PER_TIME = 1.25
+"""How much less time than plain training of its cost a method may take."""
 
 
 def expected_cost(config: TrainConfig, length: int, side: int = 0) -> float:
@@ -44,31 +54,64 @@ def _expected(name: str | None, share: float | None, examples: int, epochs: int,
 
 
 def warm_up(run: Run) -> float:
-    """Seconds per example of one forward and backward pass, tried on a copy of the model; it also warms the caches."""
-    return _seconds_per_example(run, copy.deepcopy(run.module).train())
+    """Seconds per example of a step, tried on a copy of the model; it also warms the caches."""
+    return Pace(run).seconds()
 
 
-def _seconds_per_example(run: Run, model: nn.Module, scale: float = 1.0) -> float:
-    """The same of images whose side is that share of the whole one."""
-    size = min(run.batch_size, len(run.images.train), 64)
-    index = torch.arange(size)
-    inputs, targets = (x.to(run.device) for x in run.images.train.batch(index, 0))
-    seconds = math.inf
-    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
-        for _ in range(2):
-            started = time.perf_counter()
-            shown = run.augment.train(inputs, index, 0)
-            with FittingPools() if scale < 1 else contextlib.nullcontext(), run.precision.autocast():
-                side = round(scale * run.images.image_size)
-                small = shown if scale == 1 else F.interpolate(shown, (side, side), mode="bilinear")
-                loss = F.cross_entropy(model(small), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if run.device.type == "cuda":
-                torch.cuda.synchronize(run.device)
-            seconds = min(seconds, time.perf_counter() - started)
-            if seconds > LONG:
-                break
-    return seconds / size
+class Pace:
+    """How long a step takes per example at every size, tried on a copy of the model, each size once it is asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._model = copy.deepcopy(run.module).train()
+        self._optimizer = build_optimizer(run.config, self._model, run.device)
+        for group in self._optimizer.param_groups:
+            group["lr"] = 0.0
+        for module in self._model.modules():
+            if isinstance(module, nn.SyncBatchNorm):  # which waits for other processes, and they may try fewer steps
+                module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
+        self._known: dict[float, float] = {}
+
+    def seconds(self, scale: float = 1.0) -> float:
+        """Per example, with images whose side is that share of the whole one."""
+        if scale not in self._known:
+            self._known[scale] = self._tried(scale)
+        return self._known[scale]
+
+    def _tried(self, scale: float) -> float:
+        run, side = self._run, round(scale * self._run.images.image_size)
+        part = run.batch_size // (run.config.step_parts * run.ranks)  # what this process computes at once
+        size = max(1, min(part, len(run.images.train), PIXELS // side**2))
+        index = torch.arange(size)
+        inputs, targets = (x.to(run.device) for x in run.images.train.batch(index, 0))
+        fastest = total = 0.0
+        with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+            for number in range(TRIES):
+                started = time.perf_counter()
+                shown = run.augment.train(inputs, index, 0, side if scale < 1 and run.device.type == "cpu" else None)
+                with FittingPools() if scale < 1 else contextlib.nullcontext(), run.precision.autocast():
+                    small = shown if shown.shape[-1] == side else resized(shown, side, side)
+                    loss = F.cross_entropy(self._model(small), targets)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+                self._optimizer.zero_grad(set_to_none=True)
+                machine.wait_for(run.device)
+                taken = time.perf_counter() - started
+                fastest, total = min(fastest or taken, taken), total + taken
+                if (number > 0 and total > ENOUGH) or taken > LONG:
+                    break
+        return fastest / size
+
+    def of(self, by_form: dict[Form, float]) -> float:
+        """Seconds of so much training in each form, in passes over one example at full cost.
+
+        Small images take longer than their share of the cost where networks or batches are small.
+        """
+        whole, seconds = self.seconds(), 0.0
+        for form, cost in by_form.items():
+            scale = form.value(Shrunk.name)
+            seconds += cost * (whole if scale == 1 else self.seconds(scale) / scale**2)
+        return seconds
 
 
 class ExpectedTime(NamedTuple):
@@ -83,18 +126,27 @@ class ExpectedTime(NamedTuple):
 
 
 def expected_time(run: Run) -> ExpectedTime:
-    """About how long the rest of the training takes.
+    """About how long the rest of the training takes."""
+    assert run.config.epochs is not None
+    length, pace = len(run.images.train), Pace(run)
+    by_form = run.lean.expected_costs(run.batch_size)
+    left = 1.0 - run.lean.progress
+    # With what is paid for besides steps, such as scores.
+    more = left * expected_cost(run.config, length, run.images.image_size) - math.fsum(by_form.values())
+    seconds = pace.of(by_form) + more * pace.seconds()
+    return ExpectedTime(length / run.ranks * seconds, seconds / max(1e-9, left * run.config.epochs * pace.seconds()))
 
-    Small images take longer than their share of the cost where networks or batches are small, so every size is tried.
+
+def budget_for_time(run: Run, share: float) -> float:
+    """The share of plain training's cost with which this run takes about that share of its time.
+
+    So seconds follow the budget also where networks or batches are so small that small images take longer than they
+    cost.
     """
     assert run.config.epochs is not None
-    length, model = len(run.images.train), copy.deepcopy(run.module).train()
-    whole = _seconds_per_example(run, model)
-    by_form = run.lean.expected_costs(run.batch_size)
-    longer = 0.0  # than cost says
-    for form, cost in by_form.items():
-        if (scale := form.value(Shrunk.name)) < 1:
-            longer += cost * (_seconds_per_example(run, model, scale) / scale**2 - whole)
-    left = 1.0 - run.lean.progress
-    seconds = left * expected_cost(run.config, length, run.images.image_size) * whole + longer
-    return ExpectedTime(length * seconds, seconds / max(1e-9, left * run.config.epochs * whole))
+    pace, low, high = Pace(run), 0.0, MOST_COST_PER_TIME * share
+    while high - low > 0.002 * share:
+        budget = (low + high) / 2
+        taken = pace.of(run.lean.expected_costs(run.batch_size, budget)) / (run.config.epochs * pace.seconds())
+        low, high = (low, budget) if taken > share else (budget, high)
+    return round((low + high) / 2, 4)

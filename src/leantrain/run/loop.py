@@ -255,8 +255,7 @@ class Run:
 
     def _lap(self, started: float) -> float:
         """Add the time since `started` to the epoch's clock, once the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        machine.wait_for(self.device)
         now = time.perf_counter()
         self._timing["seconds"] += now - started
         self._timing["total"] += now - started

@@ -75,6 +75,14 @@ def slow_in_bf16(model: nn.Module) -> bool:
     return depthwise and any(isinstance(layer, nn.BatchNorm2d) for layer in layers)
 
 
+def wait_for(device: torch.device) -> None:
+    """Until the device has done what it was given, so that a clock may be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
 def _cpu_has_bf16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 

@@ -56,8 +56,9 @@ def connect(device: torch.device) -> None:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    if device.type == "cuda":
-        torch.cuda.set_device(own_device(device))
+    own = own_device(device)
+    if own.type == "cuda" and own.index is not None:  # torch takes no other
+        torch.cuda.set_device(own)
     if count() == 1 or torch.distributed.is_initialized():
         return
     store, _, _ = next(rendezvous("env://", timeout=PATIENCE))

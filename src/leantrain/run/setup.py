@@ -218,7 +218,12 @@ def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device
     fused = device.type in ("cpu", "cuda")
     kernel: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel)
+        sgd = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel)
+        if config.precision == "fp16" and config.momentum:
+            # Where fp16 overflows in the first step, torch's fused kernel would leave memory that nobody has written.
+            for parameter in parameters:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=config.lr, **kernel)
 
