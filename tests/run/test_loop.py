@@ -147,21 +147,24 @@ def test_the_expected_share_of_the_time_is_of_what_is_left(monkeypatch: pytest.M
 def test_a_share_of_the_time_is_the_budget_that_takes_it(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(budget=share, epochs=40)
     monkeypatch.setattr(Pace, "_tried", by_pixels)
-    assert budget_for_time(run, share) == pytest.approx(share, rel=0.02)  # where time is cost
+    assert budget_for_time(share, Pace(run)) == pytest.approx(share, rel=0.02)  # where time is cost
     monkeypatch.setattr(Pace, "_tried", alike)
-    found = budget_for_time(run, share)
+    found = budget_for_time(share, Pace(run))
     assert found < 0.8 * share
     assert expected_time(make_run(budget=found, epochs=40)).share == pytest.approx(share, rel=0.02)
 
 
-def test_a_method_that_shows_images_whole_takes_as_much_of_the_time_as_of_the_cost() -> None:
-    assert budget_for_time(make_run(method="infobatch", budget=0.5, epochs=40), 0.5) == pytest.approx(0.5, rel=0.02)
+@pytest.mark.parametrize("method", ["infobatch", "mixtrain-cutmix", "selective-backprop", "plain"])
+@pytest.mark.parametrize("epochs", [2, 40])
+def test_a_method_that_shows_images_whole_takes_as_much_of_the_time_as_of_the_cost(method: str, epochs: int) -> None:
+    run = make_run(method=method, budget=0.5, epochs=epochs)
+    assert budget_for_time(0.5, Pace(run)) == pytest.approx(0.5, rel=0.02)
 
 
 def test_trying_how_long_a_step_takes_changes_nothing() -> None:
     tried, untried = make_run(budget=0.5), make_run(budget=0.5)
     before = torch.get_rng_state()
-    budget_for_time(tried, 0.5)
+    budget_for_time(0.5, Pace(tried))
     assert torch.get_rng_state().equal(before)
     untouched = trained(untried)
     assert all(torch.equal(untouched[name], tensor) for name, tensor in trained(tried).items())

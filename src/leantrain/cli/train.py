@@ -20,7 +20,7 @@ from leantrain.run.lock import locked
 from leantrain.run.signals import stop_with_parent
 
 if TYPE_CHECKING:
-    from leantrain.run.estimate import ExpectedTime
+    from leantrain.run.estimate import ExpectedTime, Pace
     from leantrain.run.loop import Run
 
 
@@ -82,7 +82,7 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
     from leantrain.ranks import gathered
     from leantrain.run import loggers
     from leantrain.run.display import Quiet, make_display, result_table
-    from leantrain.run.estimate import budget_for_time
+    from leantrain.run.estimate import Pace, budget_for_time
     from leantrain.run.loop import Run
     from leantrain.run.machine import precision_warning
     from leantrain.run.setup import check_files, load_images, resolve
@@ -100,9 +100,11 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
     for name in stored.keys() & given.keys() - OPERATIONAL:
         if getattr(config, name) != stored[name]:
             raise _changed(name, given[name], stored[name])
+    pace = None
     if time_budget is not None and not stored:
-        found = budget_for_time(Run(config, images), time_budget)
-        config = dataclasses.replace(config, budget=gathered(found)[0])  # each process finds its own
+        pace = Pace(Run(config, images))
+        found = gathered(budget_for_time(time_budget, pace))[0]  # each process finds its own
+        config = dataclasses.replace(config, budget=found)
     if sheet is not None:
         from leantrain.run.sheet import draw_sheet
 
@@ -130,7 +132,8 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
             elif is_first and config != folder.config():
                 folder.write_config(config, folder.made_with())  # with what it goes on with
             if is_first:  # it tries how fast a step is
-                display.note(_headline(run))
+                display.note(_headline(run, pace))
+            pace = None  # which holds two networks
             if (text := precision_warning(config.precision, run.device)) is not None:
                 display.note(f"warning: {text}")
             for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
@@ -187,7 +190,7 @@ def _changed(name: str, now: Any, before: Any) -> LeanError:
     )
 
 
-def _headline(run: Run) -> str:
+def _headline(run: Run, pace: Pace | None) -> str:
     """What will be trained, at what cost, for about how long."""
     from leantrain.data.policies import described
     from leantrain.run.estimate import expected_cost, expected_time
@@ -201,7 +204,7 @@ def _headline(run: Run) -> str:
         f"{start}: {config.model} ({parameters / 1e6:.2f} M parameters) on {config.data}, {len(images.train):,} images"
         f"{bad} of {images.image_size}×{images.image_size}, {len(images.classes)} classes, {described(images)}; "
         f"{config.method}, {config.epochs} epochs, batch {_batch(run)}, {config.precision} on {config.device}; "
-        f"cost {_cost(run, cost)}, about {_time(run, expected_time(run))}"
+        f"cost {_cost(run, cost)}, about {_time(run, expected_time(run, pace))}"
     )
 
 

@@ -27,7 +27,7 @@ from leantrain.shrinking import Shrunk, resized
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
 
-LONG, ENOUGH, TRIES = 2.0, 0.5, 10
+LONG, ENOUGH, TRIES = 2.0, 0.3, 40
 """Seconds of a step from which on it need not be tried twice, as what a first one takes longer is little beside it;
 seconds that are enough for one size; and how often each is tried at most."""
 
@@ -62,7 +62,7 @@ class Pace:
     """How long a step takes per example at every size, tried on a copy of the model, each size once it is asked for."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
         self._model = copy.deepcopy(run.module).train()
         self._optimizer = build_optimizer(run.config, self._model, run.device)
         for group in self._optimizer.param_groups:
@@ -79,7 +79,7 @@ class Pace:
         return self._known[scale]
 
     def _tried(self, scale: float) -> float:
-        run, side = self._run, round(scale * self._run.images.image_size)
+        run, side = self.run, round(scale * self.run.images.image_size)
         part = run.batch_size // (run.config.step_parts * run.ranks)  # what this process computes at once
         size = max(1, min(part, len(run.images.train), PIXELS // side**2))
         index = torch.arange(size)
@@ -125,10 +125,14 @@ class ExpectedTime(NamedTuple):
     share: float
 
 
-def expected_time(run: Run) -> ExpectedTime:
-    """About how long the rest of the training takes."""
+def expected_time(run: Run, pace: Pace | None = None) -> ExpectedTime:
+    """About how long the rest of the training takes.
+
+    Args:
+        pace: of the same network and images, where it is known.
+    """
     assert run.config.epochs is not None
-    length, pace = len(run.images.train), Pace(run)
+    length, pace = len(run.images.train), pace or Pace(run)
     by_form = run.lean.expected_costs(run.batch_size)
     left = 1.0 - run.lean.progress
     # With what is paid for besides steps, such as scores.
@@ -137,16 +141,16 @@ def expected_time(run: Run) -> ExpectedTime:
     return ExpectedTime(length / run.ranks * seconds, seconds / max(1e-9, left * run.config.epochs * pace.seconds()))
 
 
-def budget_for_time(run: Run, share: float) -> float:
-    """The share of plain training's cost with which this run takes about that share of its time.
+def budget_for_time(share: float, pace: Pace) -> float:
+    """The share of plain training's cost with which a run takes about that share of its time.
 
     So seconds follow the budget also where networks or batches are so small that small images take longer than they
     cost.
     """
-    assert run.config.epochs is not None
-    pace, low, high = Pace(run), 0.0, MOST_COST_PER_TIME * share
+    run, low, high = pace.run, 0.0, MOST_COST_PER_TIME * share
     while high - low > 0.002 * share:
         budget = (low + high) / 2
-        taken = pace.of(run.lean.expected_costs(run.batch_size, budget)) / (run.config.epochs * pace.seconds())
+        by_form = run.lean.expected_costs(run.batch_size, budget)
+        taken = budget * pace.of(by_form) / (math.fsum(by_form.values()) * pace.seconds())
         low, high = (low, budget) if taken > share else (budget, high)
     return round((low + high) / 2, 4)
