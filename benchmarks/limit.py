@@ -31,7 +31,8 @@ from leantrain.methods.lean import ways
 from leantrain.run.allocator import keep_freed_memory
 from leantrain.run.config import TrainConfig
 from leantrain.run.loop import Run
-from leantrain.run.setup import build_optimizer, resolve
+from leantrain.run.optimizers import build_optimizer
+from leantrain.run.setup import resolve
 
 WIDTH = 16  # of lean's benchmark on CIFAR-10
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leantrain.run.config import TrainConfig
+from leantrain.run.optimizers import build_optimizer
 from leantrain.run.precision import Precision
-from leantrain.run.setup import build_optimizer
 from leantrain.split import unwrapped
 
 CPU = torch.device("cpu")

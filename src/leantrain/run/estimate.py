@@ -20,7 +20,7 @@ from leantrain.methods import choose_method
 from leantrain.pools import FittingPools
 from leantrain.run import machine
 from leantrain.run.config import TrainConfig
-from leantrain.run.setup import build_optimizer
+from leantrain.run.optimizers import build_optimizer
 from leantrain.run.tuning import fitted_examples
 from leantrain.shrinking import Shrunk, resized
 

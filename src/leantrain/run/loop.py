@@ -30,10 +30,10 @@ from leantrain.run.evaluate import Evaluation, evaluate
 from leantrain.run.finite import NotFinite, not_finite_in
 from leantrain.run.folder import RunFolder
 from leantrain.run.generators import Generators
+from leantrain.run.optimizers import build_optimizer
 from leantrain.run.precision import Precision
 from leantrain.run.setup import (
     build_model,
-    build_optimizer,
     evaluation_batches,
 )
 from leantrain.run.signals import Interrupted, on_stop

@@ -1,4 +1,4 @@
-"""From settings to what a run is made of: the data, the settings that were left open, the model, the optimiser."""
+"""From settings to what a run is made of: the data, the settings that were left open, the model."""
 
 from __future__ import annotations
 
@@ -205,27 +205,6 @@ def load_resized(model: nn.Module, weights: dict[str, Tensor], images: ImageSet)
         with contextlib.suppress(LeanError):  # then loading says what does not fit
             Channels(model, example).resize_like(weights)
     model.load_state_dict(weights)
-
-
-def build_optimizer(config: TrainConfig, module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Weight decay on matrices and kernels only; fused where the device has it."""
-    assert config.lr is not None
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    fused = device.type in ("cpu", "cuda")
-    kernel: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
-    if config.optimizer == "sgd":
-        sgd = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0, **kernel)
-        if config.precision == "fp16" and config.momentum:
-            # Where fp16 overflows in the first step, torch's fused kernel would leave memory that nobody has written.
-            for parameter in parameters:
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return sgd
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=config.lr, **kernel)
 
 
 def evaluation_batches(part: Images, config: TrainConfig, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
