@@ -137,8 +137,9 @@ def test_stretches_hold_batches_of_one_form_in_their_order(
     plan = plan_of(plain, pairs, batch_size)
     position = 0
     for stretch in plan.stretches(0, examples):
-        batches = list(plan.covered(stretch.position, len(stretch.index)))
-        assert [batch.position for batch in batches] == list(range(position, position + len(batches)))
+        sizes = plan.sizes(stretch.position, len(stretch.index))
+        batches = [plan[stretch.position + number] for number in range(len(sizes))]
+        assert stretch.position == position and sizes == [len(batch.index) for batch in batches]
         assert torch.cat([batch.index for batch in batches]).equal(stretch.index)
         assert {batch.form for batch in batches} == {stretch.form}
         assert len(batches) == 1 or len(stretch.index) <= examples

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from leantrain.cost import training_cost
 from leantrain.forms import WHOLE, Form
-
-if TYPE_CHECKING:
-    from leantrain.plan import PlannedBatch
 
 Key = str | int
 
@@ -191,22 +190,24 @@ class Batch:
         chosen = torch.cat([places.tensor_split(count)[number] for places in held]).sort().values
         return inputs[:, chosen].reshape(-1)
 
-    def parts(self, planned: Iterable[PlannedBatch]) -> Iterator[Batch]:
-        """The planned batches that were loaded as this one, which share its memory; in a single process only."""
-        start = 0
-        for one in planned:
-            size = len(one.index)
-            part = functools.partial(torch.narrow, dim=0, start=start, length=size)
+    def parts(self, sizes: Sequence[int]) -> Iterator[Batch]:
+        """The planned batches of so many examples each that were loaded as this one and share its memory.
+
+        In a single process only.
+        """
+        data, index = _cut(self.data, sizes, len(self)), torch.split(self.index, list(sizes))
+        weight = [None] * len(sizes) if self.weight is None else torch.split(self.weight, list(sizes))
+        for number, size in enumerate(sizes):
+            inputs = size // self.form.constituents
             yield dataclasses.replace(
                 self,
-                data=_taken(self.data, part, range(start, start + size), len(self)),
-                index=part(self.index),
-                weight=None if self.weight is None else part(self.weight),
-                position=one.position,
-                total=float(one.inputs),
-                cost=one.cost,
+                data=data[number],
+                index=index[number],
+                weight=weight[number],
+                position=self.position + number,
+                total=float(inputs),
+                cost=training_cost(inputs, self.form.size),
             )
-            start += size
 
     def take(self, rows: Tensor) -> Batch:
         """The batch with these of its examples only."""
@@ -310,17 +311,33 @@ def _plain(data: Any) -> Any:
     return data
 
 
-def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor | range, length: int) -> Any:
+def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: int) -> Any:
     """Some rows of a nested collate result: of its tensors, and of its columns of names, which are no tensors."""
     if isinstance(data, Tensor):
         return select(data) if data.ndim else data
     if isinstance(data, Mapping):
         return {key: _taken(value, select, rows, length) for key, value in data.items()}
     if _is_column(data) and len(data) == length:
-        return _sequence_like(data, [data[row] for row in (rows.tolist() if isinstance(rows, Tensor) else rows)])
+        return _sequence_like(data, [data[row] for row in rows.tolist()])
     if isinstance(data, tuple | list):
         return _sequence_like(data, [_taken(value, select, rows, length) for value in data])
     return data
+
+
+def _cut(data: Any, sizes: Sequence[int], length: int) -> list[Any]:
+    """A nested collate result of so many examples in parts of these sizes: its tensors, and its columns of names."""
+    if isinstance(data, Tensor) and data.ndim:
+        return list(torch.split(data, list(sizes)))
+    if isinstance(data, Mapping):
+        columns = {key: _cut(value, sizes, length) for key, value in data.items()}
+        return [{key: parts[number] for key, parts in columns.items()} for number in range(len(sizes))]
+    if _is_column(data) and len(data) == length:
+        stops = list(itertools.accumulate(sizes))
+        return [_sequence_like(data, list(data[stop - size : stop])) for size, stop in zip(sizes, stops, strict=True)]
+    if isinstance(data, tuple | list):
+        entries = [_cut(value, sizes, length) for value in data]
+        return [_sequence_like(data, [parts[number] for parts in entries]) for number in range(len(sizes))]
+    return [data] * len(sizes)
 
 
 def _joined(first: Any, second: Any, lengths: tuple[int, int]) -> Any:

@@ -119,12 +119,13 @@ class Ledger:
         """
         index = self._here(index, loss)
         fields = self._store.fields
-        fields["previous"][index] = fields["loss"][index]
-        fields["loss"][index] = loss.detach().float()
-        fields["correct"][index] = correct
-        fields["constituents"][index] = form.constituents
-        fields["size"][index] = min(255, max(1, round(100 * form.size)))
-        fields["epoch"][index] = epoch
+        # Not `field[index] = …`, which is more work to start, for so few numbers more than the work itself.
+        fields["previous"].scatter_(0, index, fields["loss"].gather(0, index))
+        fields["loss"].scatter_(0, index, loss.detach().float())
+        fields["correct"].scatter_(0, index, correct)
+        fields["constituents"].index_fill_(0, index, form.constituents)
+        fields["size"].index_fill_(0, index, min(255, max(1, round(100 * form.size))))
+        fields["epoch"].index_fill_(0, index, epoch)
         fields["trained"].index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
         self._mark_fresh(index)
 

@@ -245,7 +245,7 @@ class PlannedLoader:
     def _one_by_one(self, plan: Plan) -> Iterator[Batch]:
         """The batches of this plan, of which several are loaded and prepared as one."""
         for several in self._loaded():
-            parts = self.lean.prepared(several).parts(plan.covered(several.position, len(several)))
+            parts = self.lean.prepared(several).parts(plan.sizes(several.position, len(several)))
             yield from (batch for batch in parts if batch.position >= self._sampler.start)
 
     def _loaded(self) -> Iterator[Batch]:

@@ -114,7 +114,7 @@ class Plan:
     def stretches(self, start: int, examples: int) -> Iterator[PlannedBatch]:
         """Batches of one form that follow each other taken as one, up to so many examples; those from `start` on.
 
-        Each has the position of its first batch, and `covered` gives the batches back. They are cut from the beginning
+        Each has the position of its first batch, and `sizes` says how large they are. They are cut from the beginning
         of the plan, so that a run which goes on in the midst of one loads it as before; its batches before `start` have
         been trained.
         """
@@ -127,10 +127,11 @@ class Plan:
                 yield self._taken(first, offsets[first], offsets[last])
             first = last
 
-    def covered(self, first: int, examples: int) -> Iterator[PlannedBatch]:
-        """The batches from `first` on that hold so many examples together."""
-        end = int(self.offsets[first]) + examples
-        return (self[position] for position in range(first, int(torch.searchsorted(self.offsets, end))))
+    def sizes(self, first: int, examples: int) -> list[int]:
+        """Of the batches from `first` on that hold so many examples together, how many each holds."""
+        last = int(torch.searchsorted(self.offsets, self.offsets[first] + examples))
+        sizes: list[int] = self.offsets[first : last + 1].diff().tolist()
+        return sizes
 
     @property
     def examples(self) -> int:

@@ -6,7 +6,7 @@ a ResNet-18 and so weighed most where images are small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,11 +45,13 @@ class SGD(torch.optim.SGD):
             raise NotImplementedError("a closure is not asked here")
         for group in self.param_groups:
             held = [p for p in group["params"] if p.grad is not None]
-            momentum = [self._momentum(p) for p in held] if group["momentum"] else []
+            gradients = [p.grad for p in held]
+            momentum: list[Any] = [self._momentum(p) for p in held] if group["momentum"] else []
+            _as_they_lie(held, gradients, momentum)
             sgd(
-                _as_they_lie(held, held),
-                _as_they_lie((p.grad for p in held), held),
-                _as_they_lie(momentum, held),
+                held,
+                gradients,
+                momentum,
                 grad_scale=getattr(self, "grad_scale", None),  # given by a GradScaler
                 found_inf=getattr(self, "found_inf", None),
                 **{name: group[name] for name in _SGD_OPTIONS},
@@ -71,10 +73,8 @@ class _AsTheyLie:
 
     def _init_group(self, group: dict[str, Any], parameters: list[Tensor], *others: Any) -> Any:
         found = super()._init_group(group, parameters, *others)  # type: ignore[misc]
-        held = list(parameters)
-        for tensors in (parameters, *others):
-            if isinstance(tensors, list):
-                tensors[:] = _as_they_lie(tensors, held)
+        each = [tensors for tensors in others if isinstance(tensors, list) and tensors and tensors[0].ndim]
+        _as_they_lie(parameters, *each)
         return found
 
 
@@ -86,9 +86,10 @@ class AdamW(_AsTheyLie, torch.optim.AdamW):
     """torch's AdamW, to the bit."""
 
 
-def _as_they_lie(tensors: Iterable[Any], weights: Iterable[Tensor]) -> list[Any]:
-    """One tensor for each weight, or none at all; those of weights in channels_last with the channels last."""
-    return [
-        tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 and not weight.is_contiguous() else tensor
-        for tensor, weight in zip(tensors, weights, strict=False)
-    ]
+def _as_they_lie(weights: list[Tensor], *others: list[Tensor]) -> None:
+    """Put the channels last of weights in channels_last, and of what belongs to these, which may be nothing at all."""
+    places = [place for place, one in enumerate(weights) if one.ndim == 4 and not one.is_contiguous()]
+    for tensors in (weights, *others):
+        if tensors:
+            for place in places:
+                tensors[place] = tensors[place].permute(0, 2, 3, 1)
