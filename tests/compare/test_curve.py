@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -44,22 +45,41 @@ def test_one_seed_has_no_interval() -> None:
     assert "0.20 to more than tried" in kept.text(0.2)
 
 
-def test_curves_end_at_full_training_and_plain_training_has_one_too() -> None:
-    def row(method: str, role: str, budget: float | None, accuracy: float, mean: float | None) -> dict[str, object]:
-        difference = None if mean is None else {"mean": mean, "half": 0.2, "seeds": 3}
-        return {
-            "method": method,
-            "role": role,
-            "budget": budget,
-            "accuracy": accuracy,
-            "accuracy_spread": 0.001,
-            "difference_to_full": difference,
-            "cost_ratio": budget or 1.0,
-            "seeds": {"0": {}, "1": {}, "2": {}},
-        }
+def row(
+    method: str, role: str, budget: float | None, accuracy: float, mean: float | None, time: float | None = None
+) -> dict[str, Any]:
+    """What compare.json says of a row, of it what a curve is made of."""
+    return {
+        "method": method,
+        "role": role,
+        "budget": budget,
+        "accuracy": accuracy,
+        "accuracy_spread": 0.001,
+        "difference_to_full": None if mean is None else {"mean": mean, "half": 0.2, "seeds": 3},
+        "cost_ratio": budget or 1.0,
+        "time_ratio": time,
+        "seeds": {"0": {}, "1": {}, "2": {}},
+    }
 
+
+FULL = row("plain", "baseline", None, 0.72, None, time=1.0)
+
+
+def test_the_answer_says_what_that_budget_takes_of_full_trainings_time() -> None:
+    half, third = row("lean", "method", 0.5, 0.725, 0.5, time=0.6), row("lean", "method", 0.3, 0.70, -2.0, time=0.4)
+    (lean,) = curves([FULL, half, third], 0.2)
+    assert lean["kept"]["time"] == pytest.approx(0.4 + 0.2 * 1.8 / 2.5)
+    assert lean["answer"].startswith("0.44 of the cost, in 0.54 of the time, keeps the accuracy within 0.2 points")
+    (least,) = curves([FULL, half], 0.2)
+    assert least["answer"].startswith("0.50 of the cost or less, in 0.60 of the time, keeps the accuracy")
+    for untimed in ((half | {"time_ratio": None}, third), (half, third | {"time_ratio": None})):  # it was resumed
+        (lean,) = curves([FULL, *untimed], 0.2)
+        assert lean["kept"]["time"] is None and lean["answer"].startswith("0.44 of the cost keeps the accuracy")
+
+
+def test_curves_end_at_full_training_and_plain_training_has_one_too() -> None:
     rows = [
-        row("plain", "baseline", None, 0.72, None),
+        FULL,
         row("lean", "method", 0.5, 0.725, 0.5),
         row("plain", "equal-budget", 0.5, 0.65, -7.0),
         row("lean", "method", 0.3, 0.70, -2.0),
@@ -72,5 +92,5 @@ def test_curves_end_at_full_training_and_plain_training_has_one_too() -> None:
     assert lean["kept"]["budget"] == pytest.approx(0.3 + 0.2 * 1.8 / 2.5)
     assert plain["kept"]["budget"] is None
     assert curves(rows[:1], 0.2) == []
-    cut = [row("plain", "baseline", None, 0.72, None), row("lean", "method", 0.5, 0.725, None)]
+    cut = [FULL, row("lean", "method", 0.5, 0.725, None)]
     assert curves(cut, 0.2) == []  # full training of the same seed is not there yet

@@ -18,18 +18,21 @@ class Kept(NamedTuple):
         low: where the interval's upper end reaches it: the least that the seeds allow.
         high: where the interval's lower end reaches it; None where that is beyond the largest budget.
         least: the smallest budget that was tried.
+        time: what share of full training's time it takes, likewise; None where not known.
     """
 
     budget: float | None
     low: float | None
     high: float | None
     least: float
+    time: float | None = None
 
     def text(self, margin: float) -> str:
         if self.budget is None:
             return f"none of these budgets keeps the accuracy within {margin:g} points"
         low, high = ("more than tried" if end is None else f"{end:.2f}" for end in (self.low, self.high))
         found = f"{self.budget:.2f} of the cost" + (" or less" if self.budget <= self.least else "")
+        found += "" if self.time is None else f", in {self.time:.2f} of the time,"
         return f"{found} keeps the accuracy within {margin:g} points (95 % interval {low} to {high})"
 
 
@@ -49,6 +52,7 @@ def curves(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]
     for method, own in found.items():
         points = [_point(row) for row in sorted(own, key=lambda row: row["cost_ratio"] or row["budget"])]
         kept = kept_budget([(p["cost"], Difference.from_json(p["difference"])) for p in points], margin)
+        kept = kept._replace(time=_time_of(kept.budget, points))
         ends = [] if full is None or full["accuracy"] is None else [{**_point(full), "cost": 1.0}]
         made.append({"method": method, "points": points + ends, "kept": kept._asdict(), "answer": kept.text(margin)})
     return made
@@ -59,6 +63,7 @@ def _point(row: dict[str, Any]) -> dict[str, Any]:
         "cost": row["cost_ratio"] or row["budget"],
         "accuracy": row["accuracy"],
         "spread": row["accuracy_spread"],
+        "time": row["time_ratio"],
         "difference": row["difference_to_full"],
         "seeds": len(row["seeds"]),
     }
@@ -95,3 +100,16 @@ def _reached(points: Sequence[tuple[float, float]], level: float) -> float | Non
             return left[0] + (right[0] - left[0]) * (level - left[1]) / (right[1] - left[1])
         right = left
     return right[0]
+
+
+def _time_of(budget: float | None, points: Sequence[dict[str, Any]]) -> float | None:
+    """The share of full training's time at a cost between two points of a curve that have one."""
+    if budget is None:
+        return None
+    left = max((point for point in points if point["cost"] <= budget), key=lambda point: point["cost"])
+    right = min((point for point in points if point["cost"] >= budget), key=lambda point: point["cost"])
+    if left["time"] is None or right["time"] is None:
+        return None
+    between = (budget - left["cost"]) / (right["cost"] - left["cost"]) if right is not left else 0.0
+    time: float = left["time"] + between * (right["time"] - left["time"])
+    return time
