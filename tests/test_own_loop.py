@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 import leantrain
 from leantrain.errors import LeanError
@@ -524,6 +524,18 @@ def test_batches_that_are_loaded_together_keep_what_is_no_tensor_with_its_exampl
         lean.loss(batch)
         count += 1
     assert count == 5 and lean.finished and (lean.ledger["trained"] == 1).all()
+
+
+def test_what_a_collate_function_adds_for_all_examples_goes_with_every_batch() -> None:
+    def collate(examples: list[Any]) -> tuple[Any, ...]:
+        return (*default_collate(examples), torch.tensor([1.0, 3.0]), "these")
+
+    lean = leantrain.attach(seeded(lambda: nn.Linear(3, 2)), Noisy(), epochs=1, collate=collate, prepare=AtOnce())
+    for batch in lean.loader(8):
+        inputs, targets, class_weight, name = batch
+        assert len(inputs) == len(targets) == len(batch) and class_weight.tolist() == [1.0, 3.0] and name == "these"
+        lean.loss(batch)
+    assert lean.finished
 
 
 @pytest.mark.parametrize("operator", ["cutmix", "mixup"])

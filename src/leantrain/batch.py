@@ -325,8 +325,11 @@ def _taken(data: Any, select: Callable[[Tensor], Tensor], rows: Tensor, length: 
 
 
 def _cut(data: Any, sizes: Sequence[int], length: int) -> list[Any]:
-    """A nested collate result of so many examples in parts of these sizes: its tensors, and its columns of names."""
-    if isinstance(data, Tensor) and data.ndim:
+    """A nested collate result of so many examples in parts of these sizes.
+
+    What has no row for each of them, such as weights of the classes, goes into every part as it is.
+    """
+    if isinstance(data, Tensor) and data.ndim and len(data) == length:
         return list(torch.split(data, list(sizes)))
     if isinstance(data, Mapping):
         columns = {key: _cut(value, sizes, length) for key, value in data.items()}

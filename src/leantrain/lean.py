@@ -134,8 +134,8 @@ class Lean:
         inputs, targets: where an example keeps its input and its label, if not in the usual place.
         prepare: what happens to a batch between loading and the model, such as moving it and augmenting it on the
             device; the loader then gives prepared batches. Methods that look at examples before these are trained on
-            need it where the loop would do that itself. If it prepares each example by itself, an `at_once` of
-            it lets up to so many be loaded and prepared together, for several steps.
+            need it where the loop would do that itself. If it prepares each example by itself, and so does `collate`,
+            an `at_once` of it lets up to so many be loaded and prepared together, for several steps.
         example: a small batch of inputs as the model sees them, to find the split point or the sizes it takes with; by
             default the first two examples of the data set. Give it where inputs are transformed after loading.
         split_layer: the layer that makes the last feature map, where a model's split point is not found by itself.
@@ -240,20 +240,19 @@ class Lean:
                 "it as attach(optimizer=…)."
             )
         self._read_score_files()
-        self._presenter = Presenter(
-            model,
-            self._chain,
-            lambda: self._example(model) if example is None else example,
-            split_layer,
-            self.ledger,
-            self.seed,
-            self.clock,
-        )
+        self._split_layer, self._given_example = split_layer, example
+        self._presenter = self.presenter(model, self.clock)
         if optimizer is not None and self._reshaping:
             optimizer.register_step_post_hook(self._shrink)
-        self._head = find_linear_head(model, self._example(model) if example is None else example) if selects else None
+        self._head = find_linear_head(model, self._example(model)) if selects else None
         if self.note is not None:
             warnings.warn(self.note, LeanWarning, stacklevel=2)
+
+    def presenter(self, model: nn.Module, clock: Stopwatch | None = None) -> Presenter:
+        """What shows batches to a model in the method's forms; another one than the run's own for a copy of it."""
+        example = functools.partial(self._example, model)
+        clock = Stopwatch() if clock is None else clock
+        return Presenter(model, self._chain, example, self._split_layer, self.ledger, self.seed, clock)
 
     @property
     def note(self) -> str | None:
@@ -1034,7 +1033,9 @@ class Lean:
         return batch.held_by(rank, owner)
 
     def _example(self, model: nn.Module) -> Any:
-        """Two inputs as the model sees them."""
+        """A few inputs as the model sees them: those that were given, else the first two."""
+        if self._given_example is not None:
+            return self._given_example
         planned = PlannedBatch(0, 0, torch.arange(min(2, len(self.ledger))), None, WHOLE)
         inputs = self.prepared(self._dataset[planned]).inputs
         return inputs.to(self._device(model)) if isinstance(inputs, Tensor) else inputs

@@ -64,12 +64,12 @@ class Presenter:
         if isinstance(inputs, Tensor) and inputs.ndim == 4:
             self.side = min(inputs.shape[-2:])
         attached = Attached(model, inputs, method.mixer, split_layer, ledger, seed, clock)
-        refused: LeanError | None = None
+        refused: str | None = None  # no exception, whose traceback would keep all of this alive
         offers = method.offers(self.side)
         for number, offer in enumerate(offers, start=1):
             is_last = number == len(offers)
             if not offer and not is_last:
-                refused = LeanError(f"images of {self.side} pixels are too small to be shown smaller.")
+                refused = f"images of {self.side} pixels are too small to be shown smaller."
                 continue
             try:
                 self._take(method.forms(self.side, offer), attached)
@@ -78,7 +78,7 @@ class Presenter:
                 self._close()
                 if is_last:
                     raise  # what the model cannot take is said now
-                refused = refused or error
+                refused = refused or str(error)
         self.offer = offer
         if not offer and (offering := [str(one) for _, one in method.having(Offers)]):
             self.note = (

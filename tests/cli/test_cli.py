@@ -165,15 +165,32 @@ def test_a_budget_ends_the_run_with_the_schedule_fully_decayed(tmp_path: Path) -
     assert last["lr"] == pytest.approx(0.0)
 
 
-def test_a_time_budget_is_a_budget_that_was_found_once(tmp_path: Path) -> None:
-    words = ("train", *SMALL, "--epochs", 4, "--time-budget", 0.5, "--out", tmp_path / "t")
-    call(*words)
+def test_a_time_budget_is_a_budget_that_was_found_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from leantrain.run.estimate import Pace
+
+    monkeypatch.setattr(Pace, "_tried", lambda pace, form: 0.1 * form.size**0.5)  # a half of the side: half the time
+    (tmp_path / "other.yaml").write_text("budget: 0.9\n")  # over which a flag wins
+    words = ("train", *SMALL, "--epochs", 40, "--time-budget", 0.5, "--out", tmp_path / "t")
+    call(*words, "--config", tmp_path / "other.yaml")
     settings = read_yaml(tmp_path / "t" / "config.yaml")
-    assert settings["method"] == "lean" and 0.05 < settings["budget"] < 0.65
+    assert settings["method"] == "lean" and settings["budget"] == pytest.approx(0.305, abs=0.005)
     last = rows(tmp_path / "t")[-1]
-    assert last["total_cost"] == pytest.approx(settings["budget"] * 4 * 160, abs=32) and last["progress"] == 1.0
+    assert last["total_cost"] == pytest.approx(settings["budget"] * 40 * 160, abs=32) and last["progress"] == 1.0
+
+    capsys.readouterr()
+    monkeypatch.setattr(Pace, "_tried", None)
     call(*words, "--resume")  # which tries nothing, as the run has its budget
+    assert f"this one keeps its budget of {settings['budget']:g}" in capsys.readouterr().err
     assert read_yaml(tmp_path / "t" / "config.yaml") == settings
+
+
+def test_a_run_without_a_budget_is_not_resumed_with_one_of_time(finished: Path) -> None:
+    with pytest.raises(LeanError, match=r"--time-budget is 0\.5, but the run to resume was started with no budget"):
+        call("train", "--resume", "--out", finished, "--time-budget", 0.5)
+    with pytest.raises(LeanError, match=r"--time-budget is -7\.0, but must be greater than 0"):
+        call("train", "--resume", "--out", finished, "--time-budget", -7)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def test_nothing_is_claimed_below_the_smallest_budget() -> None:
     assert kept.text(0.2).startswith("0.20 of the cost or less keeps the accuracy")
 
 
+def test_a_largest_budget_that_just_keeps_it_is_the_answer_whatever_rounding_does() -> None:
+    ends = [(low / 100, high / 100) for low in range(5, 99) for high in range(low + 1, 100)]
+    assert all(kept_budget(points((low, -1.0), (high, -0.2)), margin=0.2).budget <= high for low, high in ends)
+
+
 def test_a_budget_that_keeps_it_by_chance_below_one_that_does_not_is_no_answer() -> None:
     kept = kept_budget(points((0.2, 0.1), (0.3, -1.0), (0.5, 0.6)), margin=0.2)
     assert kept.budget == pytest.approx(0.3 + 0.2 * 0.8 / 1.6)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from leantrain.models.weights import read_safetensors
 from leantrain.run import processes
 from program import SMALL, rows, run, same_run
 
@@ -125,6 +126,29 @@ def test_scores_are_made_by_all_processes_and_are_the_same(tmp_path: Path) -> No
     refused = Together(2, arguments(tmp_path / "other", "--sync-batchnorm"))
     assert refused.codes() == [2, 2]
     assert "--sync-batchnorm needs GPUs" in refused.said()
+
+
+def test_gradients_of_accumulated_parts_are_averaged_once_over_the_processes(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "--data",
+        "digits",
+        "--train-limit",
+        160,
+        "--model",
+        "test_vit",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        0.1,
+    ]
+    words += ["--epochs", 2, "--batch-size", 50, "--accumulate", 2, "--precision", "fp32", "--threads", 1]
+    both = Together(2, [str(word) for word in (*words, "--out", tmp_path / "both")])
+    assert both.codes() == [0, 0], both.said()
+    assert run(*words, "--out", tmp_path / "alone").returncode == 0
+    weights, alone = (read_safetensors(tmp_path / name / "model.safetensors") for name in ("both", "alone"))
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_that_a_batch_leaves_out_are_not_waited_for(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from leantrain.data import ImageSet, augment
+from leantrain.forms import Form
 from leantrain.run import processes
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Quiet
@@ -112,12 +113,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(precision:
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
-def alike(pace: Pace, scale: float) -> float:
+def alike(pace: Pace, form: Form) -> float:
     return 0.1  # whatever its size, an image takes as long
 
 
-def by_pixels(pace: Pace, scale: float) -> float:
-    return 0.1 * scale**2
+def by_cost(pace: Pace, form: Form) -> float:
+    return 0.1 * form.size
 
 
 def test_the_expected_time_knows_how_long_each_size_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +135,7 @@ def test_the_expected_time_knows_how_long_each_size_takes(monkeypatch: pytest.Mo
 
 
 def test_the_expected_share_of_the_time_is_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "_tried", by_pixels)
+    monkeypatch.setattr(Pace, "_tried", by_cost)
     run = make_run(budget=0.5, epochs=4)
     shares = []
     while not run.finished:
@@ -146,12 +147,47 @@ def test_the_expected_share_of_the_time_is_of_what_is_left(monkeypatch: pytest.M
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
 def test_a_share_of_the_time_is_the_budget_that_takes_it(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(budget=share, epochs=40)
-    monkeypatch.setattr(Pace, "_tried", by_pixels)
+    monkeypatch.setattr(Pace, "_tried", by_cost)
     assert budget_for_time(share, Pace(run)) == pytest.approx(share, rel=0.02)  # where time is cost
     monkeypatch.setattr(Pace, "_tried", alike)
     found = budget_for_time(share, Pace(run))
     assert found < 0.8 * share
     assert expected_time(make_run(budget=found, epochs=40)).share == pytest.approx(share, rel=0.02)
+
+
+def with_gradient(optimizer: torch.optim.Optimizer) -> int:
+    return sum(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def test_freezing_is_timed_with_layers_that_do_not_learn() -> None:
+    run = make_run(method="freezing[share=0.6]", budget=0.5)
+    pace = Pace(run)
+    (form,) = run.lean.expected_costs(run.batch_size)
+    assert form.value("learning") < 0.5
+    learns = []
+    pace._optimizer.register_step_pre_hook(lambda one, *_: learns.append(with_gradient(one)))
+    for one in (form, Form()):
+        pace.seconds(one)
+    assert 0 < min(learns) < max(learns) == len(list(run.module.parameters()))
+
+
+@pytest.mark.parametrize("share", [1e-9, 1e-4])
+def test_next_to_no_time_is_next_to_no_budget(share: float) -> None:
+    run = make_run(budget=share, epochs=2)
+    assert 0 < budget_for_time(share, Pace(run)) < 2 * share
+
+
+def test_a_network_that_was_tried_is_gone_at_once() -> None:
+    run = make_run(budget=0.5)
+    pace = Pace(run)
+    budget_for_time(0.5, pace)
+    held = [weakref.ref(run), weakref.ref(run.module), weakref.ref(pace._model)]
+    gc.disable()
+    try:
+        del run, pace
+        assert [one() for one in held] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("method", ["infobatch", "mixtrain-cutmix", "selective-backprop", "plain"])

@@ -61,6 +61,15 @@ def test_the_closed_form_is_the_gradient_of_the_last_layer_alone() -> None:
 
 
 @pytest.mark.parametrize("layers", ["all", "last"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_of_other_precision_have_gradient_norms_too(layers: str, dtype: torch.dtype) -> None:
+    inputs, targets = examples(9)
+    found = gradient_norms(seeded().to(dtype), inputs.to(dtype), targets, layers)
+    exact = gradient_norms(seeded(), inputs, targets, layers)
+    torch.testing.assert_close(found, exact, rtol=0.05 if dtype is torch.bfloat16 else 1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("layers", ["all", "last"])
 def test_an_example_has_the_same_gradient_norm_in_whatever_batch(layers: str) -> None:
     model, (inputs, targets) = seeded(), examples(37)
     whole = gradient_norms(model, inputs, targets, layers, chunk=16)

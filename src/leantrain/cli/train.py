@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import math
 import shlex
 from pathlib import Path
@@ -55,8 +56,10 @@ def train(config_file: Path | None, time_budget: float | None, resume: bool, she
     leantrain train --data path/to/images --devices 4 --out runs/four          four processes, a GPU each
     """
     stop_with_parent()
-    given = {} if config_file is None else read_yaml(config_file)
-    given.update(given_settings(flags))
+    given, named = {} if config_file is None else read_yaml(config_file), given_settings(flags)
+    given.update(named)
+    if time_budget is not None:
+        _check_share(time_budget, named.get("budget"))
     return _train(given, time_budget, resume, sheet)
 
 
@@ -69,8 +72,10 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
     stored = _stored_settings(given, resume)
     if "data" in given and stored and given["data"] != stored["data"]:
         raise _changed("data", given["data"], stored["data"])
-    if time_budget is not None and not stored:  # a run that is gone on with keeps the budget that was found
-        given["budget"] = _checked_share(time_budget, given.get("budget"))
+    if time_budget is not None:
+        given["budget"] = stored["budget"] if stored else time_budget  # until it is found
+        if given["budget"] is None:
+            raise _changed("time_budget", time_budget, "no budget")
     config = TrainConfig(**{**stored, **given})
     if not processes.started() and (config.devices or 1) * config.nodes > 1:
         return processes.launch(config.devices or 1, config.nodes, click.get_current_context().find_root().obj)
@@ -114,6 +119,8 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
     config = dataclasses.replace(config, out=str(out))
     is_first = processes.rank() == 0  # of several processes, the one that speaks and writes
     display, folder = make_display() if is_first else Quiet(), RunFolder(out)
+    if time_budget is not None and stored:
+        display.note(f"--time-budget is asked when a run starts; this one keeps its budget of {config.budget:g}")
     run = Run(config, images, out, display)
     if not (resume and folder.has_checkpoint):
         run.check()  # before anything is written
@@ -133,7 +140,9 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
                 folder.write_config(config, folder.made_with())  # with what it goes on with
             if is_first:  # it tries how fast a step is
                 display.note(_headline(run, pace))
-            pace = None  # which holds two networks
+            if pace is not None:
+                pace = None
+                gc.collect()  # two networks, held by cycles where torch has imported modules meanwhile
             if (text := precision_warning(config.precision, run.device)) is not None:
                 display.note(f"warning: {text}")
             for text in chain(run.lean.method).warnings(run.lean.epochs, run.lean.budget):
@@ -152,12 +161,11 @@ def _train(given: dict[str, Any], time_budget: float | None, resume: bool, sheet
     return 0
 
 
-def _checked_share(time_budget: float, budget: float | None) -> float:
+def _check_share(time_budget: float, budget: float | None) -> None:
     if budget is not None:
         raise LeanError(f"--budget is {budget} and --time-budget {time_budget}; give one of them.")
     if not 0 < time_budget < math.inf:
         raise LeanError(f"--time-budget is {time_budget}, but must be greater than 0; half of the time is 0.5.")
-    return time_budget
 
 
 def _stored_settings(given: dict[str, Any], resume: bool) -> dict[str, Any]:

@@ -97,7 +97,8 @@ def _reached(points: Sequence[tuple[float, float]], level: float) -> float | Non
         if left[1] < level:
             if math.isinf(left[1]):
                 return right[0]
-            return left[0] + (right[0] - left[0]) * (level - left[1]) / (right[1] - left[1])
+            between = left[0] + (right[0] - left[0]) * (level - left[1]) / (right[1] - left[1])
+            return min(between, right[0])  # which rounding may pass
         right = left
     return right[0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -15,14 +14,16 @@ from torch import nn
 
 from leantrain import estimate
 from leantrain.cost import scoring_cost
-from leantrain.forms import Form
+from leantrain.forms import WHOLE, Form
+from leantrain.loader import PlannedDataset
 from leantrain.methods import choose_method
-from leantrain.pools import FittingPools
+from leantrain.plan import PlannedBatch
 from leantrain.run import machine
 from leantrain.run.config import TrainConfig
 from leantrain.run.optimizers import build_optimizer
 from leantrain.run.tuning import fitted_examples
-from leantrain.shrinking import Shrunk, resized
+from leantrain.shrinking import Shrunk
+from leantrain.tuning import keep_statistics
 
 if TYPE_CHECKING:
     from leantrain.run.loop import Run
@@ -59,39 +60,42 @@ def warm_up(run: Run) -> float:
 
 
 class Pace:
-    """How long a step takes per example at every size, tried on a copy of the model, each size once it is asked for."""
+    """How long a step takes per input in every form, tried on a copy of the model, each form once it is asked for."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._model = copy.deepcopy(run.module).train()
+        if run.config.keep_statistics:
+            keep_statistics(self._model)
         self._optimizer = build_optimizer(run.config, self._model, run.device)
         for group in self._optimizer.param_groups:
             group["lr"] = 0.0
         for module in self._model.modules():
             if isinstance(module, nn.SyncBatchNorm):  # which waits for other processes, and they may try fewer steps
                 module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
-        self._known: dict[float, float] = {}
+        self._presenter = run.lean.presenter(run.precision.wrapped(self._model))
+        self._loader = PlannedDataset(run.images.train, None, (0, 1))
+        self._known: dict[Form, float] = {}
 
-    def seconds(self, scale: float = 1.0) -> float:
-        """Per example, with images whose side is that share of the whole one."""
-        if scale not in self._known:
-            self._known[scale] = self._tried(scale)
-        return self._known[scale]
+    def seconds(self, form: Form = WHOLE) -> float:
+        """Per input."""
+        if form not in self._known:
+            self._known[form] = self._tried(form)
+        return self._known[form]
 
-    def _tried(self, scale: float) -> float:
-        run, side = self.run, round(scale * self.run.images.image_size)
+    def _tried(self, form: Form) -> float:
+        run = self.run
+        side = round(form.value(Shrunk.name) * run.images.image_size)
         part = run.batch_size // (run.config.step_parts * run.ranks)  # what this process computes at once
-        size = max(1, min(part, len(run.images.train), PIXELS // side**2))
-        index = torch.arange(size)
-        inputs, targets = (x.to(run.device) for x in run.images.train.batch(index, 0))
+        inputs = max(1, min(part, len(run.images.train) // form.constituents, PIXELS // side**2))
+        loaded = self._loader[PlannedBatch(0, 0, torch.arange(inputs * form.constituents), None, form)]
+        loaded = loaded.to(run.device)
         fastest = total = 0.0
         with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
             for number in range(TRIES):
                 started = time.perf_counter()
-                shown = run.augment.train(inputs, index, 0, side if scale < 1 and run.device.type == "cpu" else None)
-                with FittingPools() if scale < 1 else contextlib.nullcontext(), run.precision.autocast():
-                    small = shown if shown.shape[-1] == side else resized(shown, side, side)
-                    loss = F.cross_entropy(self._model(small), targets)
+                batch = run.augment(loaded)
+                loss = F.cross_entropy(self._presenter.answer(batch).logits.float(), batch.targets)
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
                 self._optimizer.zero_grad(set_to_none=True)
@@ -100,18 +104,14 @@ class Pace:
                 fastest, total = min(fastest or taken, taken), total + taken
                 if (number > 0 and total > ENOUGH) or taken > LONG:
                     break
-        return fastest / size
+        return fastest / inputs
 
     def of(self, by_form: dict[Form, float]) -> float:
         """Seconds of so much training in each form, in passes over one example at full cost.
 
         Small images take longer than their share of the cost where networks or batches are small.
         """
-        whole, seconds = self.seconds(), 0.0
-        for form, cost in by_form.items():
-            scale = form.value(Shrunk.name)
-            seconds += cost * (whole if scale == 1 else self.seconds(scale) / scale**2)
-        return seconds
+        return math.fsum(cost * self.seconds(form) / form.size for form, cost in by_form.items())
 
 
 class ExpectedTime(NamedTuple):
@@ -150,7 +150,8 @@ def budget_for_time(share: float, pace: Pace) -> float:
     run, low, high = pace.run, 0.0, MOST_COST_PER_TIME * share
     while high - low > 0.002 * share:
         budget = (low + high) / 2
-        by_form = run.lean.expected_costs(run.batch_size, budget)
-        taken = budget * pace.of(by_form) / (math.fsum(by_form.values()) * pace.seconds())
+        by_form = run.lean.expected_costs(run.batch_size, budget)  # of next to no budget nothing
+        cost = math.fsum(by_form.values())
+        taken = budget * pace.of(by_form) / (cost * pace.seconds()) if cost else 0.0
         low, high = (low, budget) if taken > share else (budget, high)
-    return round((low + high) / 2, 4)
+    return float(f"{(low + high) / 2:.4g}")

@@ -73,7 +73,7 @@ def _all_layers(model: nn.Module, inputs: Tensor, targets: Tensor, chunk: int | 
 
     def loss_of(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
         output = torch.func.functional_call(model, {**fixed, **parameters}, (example.unsqueeze(0),))
-        return F.cross_entropy(logits_of(output).float(), target.unsqueeze(0))
+        return F.cross_entropy(logits_of(output), target.unsqueeze(0))
 
     gradient: Callable[..., dict[str, Tensor]] = torch.func.grad(loss_of)
 
@@ -110,7 +110,7 @@ def _last_layer(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    if not called or called[0][1].ndim != 2 or not torch.equal(called[0][2], logits):
+    if not called or called[0][1].ndim != 2 or not torch.equal(called[0][2].float(), logits):
         raise LeanError(
             f"the answer of {type(model).__name__} does not come straight out of a linear layer, so gradients=last "
             "cannot be computed; use gradients=all."
