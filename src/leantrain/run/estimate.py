@@ -15,6 +15,7 @@ from torch import nn
 from leantrain import estimate
 from leantrain.cost import scoring_cost
 from leantrain.forms import WHOLE, Form
+from leantrain.ledger import Ledger
 from leantrain.loader import PlannedDataset
 from leantrain.methods import choose_method
 from leantrain.plan import PlannedBatch
@@ -74,6 +75,7 @@ class Pace:
             if isinstance(module, nn.SyncBatchNorm):  # which waits for other processes, and they may try fewer steps
                 module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
         self._presenter = run.lean.presenter(run.precision.wrapped(self._model))
+        self._ledger = Ledger(len(run.images.train))
         self._loader = PlannedDataset(run.images.train, None, (0, 1))
         self._known: dict[Form, float] = {}
 
@@ -95,8 +97,10 @@ class Pace:
             for number in range(TRIES):
                 started = time.perf_counter()
                 batch = run.augment(loaded)
-                loss = F.cross_entropy(self._presenter.answer(batch).logits.float(), batch.targets)
-                loss.backward()  # type: ignore[no-untyped-call]
+                logits = self._presenter.answer(batch).logits.float()
+                losses = F.cross_entropy(logits, batch.targets, reduction="none")
+                self._ledger.record(batch.index, losses, logits.argmax(1) == batch.targets, form, 0)
+                losses.mean().backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
                 self._optimizer.zero_grad(set_to_none=True)
                 machine.wait_for(run.device)

@@ -6,7 +6,6 @@ a ResNet-18 and so weighed most where images are small.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,10 +38,8 @@ class SGD(torch.optim.SGD):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Make a step with the gradients that there are."""
-        if closure is not None:
-            raise NotImplementedError("a closure is not asked here")
         for group in self.param_groups:
             held = [p for p in group["params"] if p.grad is not None]
             gradients = [p.grad for p in held]
