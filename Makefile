@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)  ## train scikit-learn's digits at half the cost, beside plain training of that cost
-	@$(BIN)/leantrain compare --data digits --train-limit 1000 --width 32 --epochs 5 --seeds 4 --out "$$(mktemp -d)/demo" --budgets 0.5
+	@$(BIN)/leantrain compare --data digits --train-limit 1000 --width 32 --epochs 5 --seeds 8 --out "$$(mktemp -d)/demo" --budgets 0.5
 
 # One thread per test process: torch's threads of two processes would wait for each other.
 test: $(READY)  ## run the tests

@@ -75,7 +75,6 @@ class Pace:
             if isinstance(module, nn.SyncBatchNorm):  # which waits for other processes, and they may try fewer steps
                 module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
         self._presenter = run.lean.presenter(run.precision.wrapped(self._model))
-        self._ledger = Ledger(len(run.images.train))
         self._loader = PlannedDataset(run.images.train, None, (0, 1))
         self._known: dict[Form, float] = {}
 
@@ -91,7 +90,7 @@ class Pace:
         part = run.batch_size // (run.config.step_parts * run.ranks)  # what this process computes at once
         inputs = max(1, min(part, len(run.images.train) // form.constituents, PIXELS // side**2))
         loaded = self._loader[PlannedBatch(0, 0, torch.arange(inputs * form.constituents), None, form)]
-        loaded = loaded.to(run.device)
+        loaded, ledger = loaded.to(run.device), Ledger(len(loaded), run.device)
         fastest = total = 0.0
         with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
             for number in range(TRIES):
@@ -99,7 +98,7 @@ class Pace:
                 batch = run.augment(loaded)
                 logits = self._presenter.answer(batch).logits.float()
                 losses = F.cross_entropy(logits, batch.targets, reduction="none")
-                self._ledger.record(batch.index, losses, logits.argmax(1) == batch.targets, form, 0)
+                ledger.record(batch.index, losses, logits.argmax(1) == batch.targets, form, 0)
                 losses.mean().backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
                 self._optimizer.zero_grad(set_to_none=True)
