@@ -8,6 +8,8 @@ as median (min–max) over rounds, in each of which budgets are found anew.
 
     python benchmarks/time_budget.py --threads 1
     python benchmarks/time_budget.py --threads 1 --case resnet18      one of them
+
+Result: see benchmarks/README.md and results/time-budget.json.
 """
 
 from __future__ import annotations

@@ -129,19 +129,8 @@ def test_scores_are_made_by_all_processes_and_are_the_same(tmp_path: Path) -> No
 
 
 def test_gradients_of_accumulated_parts_are_averaged_once_over_the_processes(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "--data",
-        "digits",
-        "--train-limit",
-        160,
-        "--model",
-        "test_vit",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        0.1,
-    ]
+    words: list[object] = ["train", "--data", "digits", "--train-limit", 160, "--model", "test_vit"]
+    words += ["--optimizer", "sgd", "--lr", 0.1]
     words += ["--epochs", 2, "--batch-size", 50, "--accumulate", 2, "--precision", "fp32", "--threads", 1]
     both = Together(2, [str(word) for word in (*words, "--out", tmp_path / "both")])
     assert both.codes() == [0, 0], both.said()

@@ -1,7 +1,7 @@
 """The optimiser of a run: torch's own, which are given weights as they lie in memory.
 
-torch's fused kernels for CPUs copy every weight in channels_last, which made up three quarters of an optimiser step of
-a ResNet-18 and so weighed most where images are small.
+torch's fused kernels for CPUs copy every weight in channels_last, which took 12 of the 16 ms of an optimiser step of a
+ResNet-18 (timed by hand, one thread, AVX-512) and so weighed most where images are small.
 """
 
 from __future__ import annotations
