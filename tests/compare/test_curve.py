@@ -73,13 +73,24 @@ FULL = row("plain", "baseline", None, 0.72, None, time=1.0)
 def test_the_answer_says_what_that_budget_takes_of_full_trainings_time() -> None:
     half, third = row("lean", "method", 0.5, 0.725, 0.5, time=0.6), row("lean", "method", 0.3, 0.70, -2.0, time=0.4)
     (lean,) = curves([FULL, half, third], 0.2)
-    assert lean["kept"]["time"] == pytest.approx(0.4 + 0.2 * 1.8 / 2.5)
+    assert lean["kept"]["other"] == pytest.approx(0.4 + 0.2 * 1.8 / 2.5)
     assert lean["answer"].startswith("0.44 of the cost, in 0.54 of the time, keeps the accuracy within 0.2 points")
     (least,) = curves([FULL, half], 0.2)
     assert least["answer"].startswith("0.50 of the cost or less, in 0.60 of the time, keeps the accuracy")
     for untimed in ((half | {"time_ratio": None}, third), (half, third | {"time_ratio": None})):  # it was resumed
         (lean,) = curves([FULL, *untimed], 0.2)
-        assert lean["kept"]["time"] is None and lean["answer"].startswith("0.44 of the cost keeps the accuracy")
+        assert lean["kept"]["other"] is None and lean["answer"].startswith("0.44 of the cost keeps the accuracy")
+
+
+def test_where_budgets_are_of_time_the_answer_is_too() -> None:
+    half, third = row("lean", "method", 0.5, 0.725, 0.5, time=0.52), row("lean", "method", 0.3, 0.70, -2.0, time=0.32)
+    half, third = half | {"cost_ratio": 0.44}, third | {"cost_ratio": 0.24}
+    (lean,) = curves([FULL, half, third], 0.2, "time")
+    assert [point["time"] for point in lean["points"]] == [0.32, 0.52, 1.0]
+    assert (lean["kept"]["unit"], lean["kept"]["budget"]) == ("time", pytest.approx(0.32 + 0.2 * 1.8 / 2.5))
+    assert lean["answer"].startswith("0.46 of the time, at 0.38 of the cost, keeps the accuracy within 0.2 points")
+    (lean,) = curves([FULL, half | {"time_ratio": None}], 0.2, "time")  # resumed: what was asked for stands in
+    assert lean["answer"].startswith("0.50 of the time or less, at 0.44 of the cost, keeps the accuracy")
 
 
 def test_curves_end_at_full_training_and_plain_training_has_one_too() -> None:

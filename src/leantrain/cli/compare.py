@@ -20,6 +20,7 @@ from leantrain.run.lock import locked
 if TYPE_CHECKING:
     from leantrain.compare.engines import Engine
     from leantrain.compare.folder import ComparisonFolder
+    from leantrain.compare.settings import Settings
 
 NOT_IN_COMPARE = ("method", "budget", "log", "devices", "nodes", "sync_batchnorm")
 
@@ -32,6 +33,10 @@ NOT_IN_COMPARE = ("method", "budget", "log", "devices", "nodes", "sync_batchnorm
 @click.option(
     "--budgets",
     help="shares of full training's cost to train every method at, e.g. 0.2,0.33,0.5: accuracy against cost as a curve",
+)
+@click.option(
+    "--time-budgets",
+    help="the same in shares of its time: the cost that takes as long is found by timing a few steps at every size",
 )
 @click.option("--seeds", type=int, help="runs per method, with seeds --seed, --seed + 1, … (default: 3)", metavar="N")
 @click.option(
@@ -63,6 +68,7 @@ NOT_IN_COMPARE = ("method", "budget", "log", "devices", "nodes", "sync_batchnorm
 def compare(
     methods: str | None,
     budgets: str | None,
+    time_budgets: str | None,
     seeds: int | None,
     controls: bool | None,
     control_batch_size: int | None,
@@ -83,6 +89,7 @@ def compare(
     \b
     leantrain compare --data path/to/images                     lean at half the cost, with its controls
     leantrain compare --data path/to/images --budgets 0.2,0.33,0.5,0.7      what budget keeps the accuracy?
+    leantrain compare --data path/to/images --time-budgets 0.33,0.5         and in what time on this machine?
     leantrain compare --methods mixtrain-cutmix --seeds 3 --out runs/compare
     leantrain compare --out runs/compare --methods "random-backprop[keep=0.5]" --resume    adds a method
     leantrain compare --from runs/compare                                                  prints it again
@@ -104,6 +111,8 @@ def compare(
         raise LeanError(f"{flag} is {cluster[flag]}, but only --engine ray has a cluster; add it, or drop {flag}.")
     if control_batch_size is not None and controls is False:
         raise LeanError(f"--control-batch-size is {control_batch_size}, but --no-controls trains none; drop one.")
+    if budgets is not None and time_budgets is not None:
+        raise LeanError(f"--budgets is '{budgets}' and --time-budgets '{time_budgets}'; give one of them.")
     if engine == "ray" and jobs > 1:
         raise LeanError(f"--jobs is {jobs}, but with --engine ray the cluster's size decides; use --cpus-per-run.")
     if from_folder is not None:
@@ -115,8 +124,12 @@ def compare(
     given = {} if config_file is None else _shared_settings(config_file)
     given.update(given_settings(flags))
     chosen = {"methods": methods, "budgets": budgets, "seeds": seeds, "controls": controls, "margin": margin}
-    chosen["control_batch_size"] = control_batch_size
-    make_engine = functools.partial(_make_engine, engine, jobs, address, cpus_per_run, gpus_per_run)
+    chosen |= {"control_batch_size": control_batch_size}
+    if budgets is not None or time_budgets is not None:
+        chosen |= {"budgets": time_budgets, "unit": "time"} if budgets is None else {"unit": "cost"}
+    make_engine = None
+    if jobs > 1 or engine == "ray":
+        make_engine = functools.partial(_make_engine, engine, jobs, address, cpus_per_run, gpus_per_run)
     return _compare(given, {k: v for k, v in chosen.items() if v is not None}, make_engine, resume, as_json)
 
 
@@ -131,20 +144,20 @@ def _shared_settings(file: Path) -> dict[str, Any]:
 
 def _make_engine(
     name: str, jobs: int, address: str | None, cpus: float | None, gpus: float | None, device: str
-) -> Engine | None:
-    """Where runs are trained side by side; None where they take turns in this process."""
+) -> Engine:
+    """Where runs are trained side by side."""
     from leantrain.compare.engines import Processes, RayTasks
 
     if name == "ray":
         on_gpu = float(device.startswith("cuda"))
         return RayTasks(address, 1.0 if cpus is None else cpus, on_gpu if gpus is None else gpus)
-    return Processes(jobs) if jobs > 1 else None
+    return Processes(jobs)
 
 
 def _compare(
     given: dict[str, Any],
     chosen: dict[str, Any],
-    make_engine: Callable[[str], Engine | None],
+    make_engine: Callable[[str], Engine] | None,
     resume: bool,
     as_json: bool,
 ) -> int:
@@ -166,7 +179,7 @@ def _compare(
     if "methods" in chosen:
         chosen["methods"] = split_methods(chosen["methods"])
     if "budgets" in chosen:
-        chosen["budgets"] = split_budgets(chosen["budgets"])
+        chosen["budgets"] = split_budgets(chosen["budgets"], chosen["unit"])
     if config.out is None:
         named = dataclasses.replace(config, model="compare", method="")
         config = dataclasses.replace(config, out=str(free_folder(named)))
@@ -181,12 +194,14 @@ def _compare(
         check_same(stored.config, config, list(given))
         chosen["methods"] = tuple(dict.fromkeys((*stored.methods, *chosen.get("methods", ()))))
         chosen["seeds"] = max(stored.seeds, chosen.get("seeds", 0))
-        chosen["budgets"] = _all_budgets(stored.budgets, chosen.get("budgets", ()))
-        kept = ("controls", "rs2", "margin", "control_batch_size")
+        chosen["budgets"] = _all_budgets(stored, chosen.get("budgets", ()), chosen.get("unit", stored.unit))
+        kept = ("controls", "rs2", "margin", "control_batch_size", "unit")
         _check_control_batch_size(stored.control_batch_size, chosen)
         chosen = {**{name: getattr(stored, name) for name in kept}, **chosen}
     else:
         chosen = {"methods": (for_a_budget(config.from_weights),), "seeds": 3, **chosen}
+    if chosen.get("unit") == "time":
+        _check_times_are_measured(config, make_engine is not None, chosen.get("control_batch_size"))
     if config.threads:
         torch.set_num_threads(config.threads)
     images = load_images(config)
@@ -201,9 +216,11 @@ def _compare(
     total = expected_total(settings, len(images.train), images.image_size)
     display.note(
         f"comparing {', '.join(settings.methods)} with {BASELINE} on {config.data}"
-        f"{' at ' * bool(settings.budgets)}{', '.join(f'{b:g}' for b in settings.budgets)}: {config.model}, "
+        f"{' at ' * bool(settings.budgets)}{', '.join(f'{b:g}' for b in settings.budgets)}"
+        f"{' of the time' * (settings.unit == 'time')}: {config.model}, "
         f"{config.epochs} epochs, {settings.seeds} seed{'s' * (settings.seeds > 1)}"
-        f"{', with controls' * settings.controls}; at most {total:,.0f} epochs in all"
+        f"{', with controls' * settings.controls}; {'about' if settings.unit == 'time' else 'at most'} {total:,.0f} "
+        "epochs in all"
     )
     if (text := precision_warning(config.precision, torch.device(config.device))) is not None:
         display.note(f"warning: {text}")
@@ -215,7 +232,7 @@ def _compare(
     with locked(out):
         _check_unused(folder, resume)
         try:
-            training.train(make_engine(config.device))
+            training.train(None if make_engine is None else make_engine(config.device))
         except (Interrupted, KeyboardInterrupt) as stop:
             code = stop.exit_code if isinstance(stop, Interrupted) else 130
             display.note(f"stopped; go on with: leantrain compare --out {shlex.quote(str(out))} --resume")
@@ -239,11 +256,25 @@ def _check_unused(folder: ComparisonFolder, resume: bool) -> None:
         raise LeanError(f"'{folder}' holds a comparison already; go on with it or add to it by --resume.")
 
 
-def _all_budgets(stored: tuple[float, ...], added: tuple[float, ...]) -> tuple[float, ...]:
+def _all_budgets(stored: Settings, added: tuple[float, ...], unit: str) -> tuple[float, ...]:
     """The budgets of a comparison that is resumed; one without any has other rows and cannot take some."""
-    if added and not stored:
-        raise LeanError("--budgets cannot be added to a comparison without budgets; choose another --out.")
-    return tuple(sorted({*stored, *added}))
+    flags = {"cost": "--budgets", "time": "--time-budgets"}
+    if added and not stored.budgets:
+        raise LeanError(f"{flags[unit]} cannot be added to a comparison without budgets; choose another --out.")
+    if added and unit != stored.unit:
+        raise LeanError(f"{flags[unit]} cannot be added to a comparison by {flags[stored.unit]}; choose another --out.")
+    return tuple(sorted({*stored.budgets, *added}))
+
+
+def _check_times_are_measured(config: TrainConfig, side_by_side: bool, control_batch_size: int | None) -> None:
+    """Refuse to compare at equal time what does not show its time, or takes it in another way than plain training."""
+    for flag, given, why in (
+        ("--jobs and --engine ray", side_by_side, "train several runs at once, whose times say nothing"),
+        ("--compile", config.compile, "takes time of its own, which is not measured"),
+        ("--control-batch-size", control_batch_size is not None, "gives plain training another time per example"),
+    ):
+        if given:
+            raise LeanError(f"--time-budgets does not go with {flag}, which {why}; drop one of them.")
 
 
 def _check_control_batch_size(stored: int | None, chosen: Mapping[str, Any]) -> None:

@@ -1,12 +1,15 @@
-"""The curve: accuracy against cost, and the budget that keeps the accuracy of full training."""
+"""The curve: accuracy against cost or time, and the budget that keeps the accuracy of full training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from leantrain.compare.verdict import Difference
+
+OTHER = {"cost": "time", "time": "cost"}
 
 
 class Kept(NamedTuple):
@@ -18,30 +21,34 @@ class Kept(NamedTuple):
         low: where the interval's upper end reaches it: the least that the seeds allow.
         high: where the interval's lower end reaches it; None where that is beyond the largest budget.
         least: the smallest budget that was tried.
-        time: what share of full training's time it takes, likewise; None where not known.
+        unit: what all of these are shares of, full training's "cost" or "time".
+        other: what share of the other one it takes, likewise; None where not known.
     """
 
     budget: float | None
     low: float | None
     high: float | None
     least: float
-    time: float | None = None
+    unit: str = "cost"
+    other: float | None = None
 
     def text(self, margin: float) -> str:
         if self.budget is None:
             return f"none of these budgets keeps the accuracy within {margin:g} points"
         low, high = ("more than tried" if end is None else f"{end:.2f}" for end in (self.low, self.high))
-        found = f"{self.budget:.2f} of the cost" + (" or less" if self.budget <= self.least else "")
-        found += "" if self.time is None else f", in {self.time:.2f} of the time,"
+        found = f"{self.budget:.2f} of the {self.unit}" + (" or less" if self.budget <= self.least else "")
+        if self.other is not None:
+            found += f", {'in' if self.unit == 'cost' else 'at'} {self.other:.2f} of the {OTHER[self.unit]},"
         return f"{found} keeps the accuracy within {margin:g} points (95 % interval {low} to {high})"
 
 
-def curves(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
+def curves(rows: Sequence[dict[str, Any]], margin: float, unit: str = "cost") -> list[dict[str, Any]]:
     """One curve per method, and one of plain training, from the rows of a comparison at several budgets.
 
     Args:
         rows: as compare.json holds them.
         margin: points within which two accuracies count as the same.
+        unit: what the budgets are shares of, "cost" or "time".
     """
     full = next((row for row in rows if row["role"] == "baseline"), None)
     found: dict[str, list[dict[str, Any]]] = {}
@@ -50,17 +57,19 @@ def curves(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]
             found.setdefault(row["method"], []).append(row)
     made = []
     for method, own in found.items():
-        points = [_point(row) for row in sorted(own, key=lambda row: row["cost_ratio"] or row["budget"])]
-        kept = kept_budget([(p["cost"], Difference.from_json(p["difference"])) for p in points], margin)
-        kept = kept._replace(time=_time_of(kept.budget, points))
-        ends = [] if full is None or full["accuracy"] is None else [{**_point(full), "cost": 1.0}]
+        # A run that was resumed has no time of its own; what was asked for stands in for it.
+        points = [_point(row) | {unit: row[f"{unit}_ratio"] or row["budget"]} for row in own]
+        points.sort(key=itemgetter(unit))
+        kept = kept_budget([(p[unit], Difference.from_json(p["difference"])) for p in points], margin)
+        kept = kept._replace(unit=unit, other=_at(kept.budget, points, unit, OTHER[unit]))
+        ends = [] if full is None or full["accuracy"] is None else [{**_point(full), unit: 1.0}]
         made.append({"method": method, "points": points + ends, "kept": kept._asdict(), "answer": kept.text(margin)})
     return made
 
 
 def _point(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "cost": row["cost_ratio"] or row["budget"],
+        "cost": row["cost_ratio"],
         "accuracy": row["accuracy"],
         "spread": row["accuracy_spread"],
         "time": row["time_ratio"],
@@ -103,14 +112,14 @@ def _reached(points: Sequence[tuple[float, float]], level: float) -> float | Non
     return right[0]
 
 
-def _time_of(budget: float | None, points: Sequence[dict[str, Any]]) -> float | None:
-    """The share of full training's time at a cost between two points of a curve that have one."""
+def _at(budget: float | None, points: Sequence[dict[str, Any]], unit: str, asked: str) -> float | None:
+    """What else the budget takes, between two points of a curve that say what they took."""
     if budget is None:
         return None
-    left = max((point for point in points if point["cost"] <= budget), key=lambda point: point["cost"])
-    right = min((point for point in points if point["cost"] >= budget), key=lambda point: point["cost"])
-    if left["time"] is None or right["time"] is None:
+    left = max((point for point in points if point[unit] <= budget), key=itemgetter(unit))
+    right = min((point for point in points if point[unit] >= budget), key=itemgetter(unit))
+    if left[asked] is None or right[asked] is None:
         return None
-    between = (budget - left["cost"]) / (right["cost"] - left["cost"]) if right is not left else 0.0
-    time: float = left["time"] + between * (right["time"] - left["time"])
-    return time
+    between = (budget - left[unit]) / (right[unit] - left[unit]) if right is not left else 0.0
+    found: float = left[asked] + between * (right[asked] - left[asked])
+    return found

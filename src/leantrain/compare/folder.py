@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from leantrain.compare.settings import Entry, Settings
+from leantrain.compare.settings import UNITS, Entry, Settings
 from leantrain.errors import LeanError
 from leantrain.files import append_line, write_text
 from leantrain.run.config import TrainConfig, from_mapping, load_yaml
@@ -27,6 +27,7 @@ class ComparisonFolder:
         settings_file: what is compared.
         summary_file: what came of it.
         turns_file: a line of JSON per epoch that was trained in turns, with its time.
+        found_file: by row, the share of the cost with which it takes the share of the time that was asked for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,6 +35,7 @@ class ComparisonFolder:
         self.settings_file = path / "compare.yaml"
         self.summary_file = path / "compare.json"
         self.turns_file = path / "turns.jsonl"
+        self.found_file = path / "budgets.json"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -65,6 +67,8 @@ class ComparisonFolder:
             raise LeanError(f"seeds, margin or budgets in '{self.settings_file}' are out of range; put them back.")
         if type(content.get("control_batch_size", 1)) not in (int, type(None)):
             raise LeanError(f"control_batch_size in '{self.settings_file}' is no number; put it back.")
+        if content.get("unit", "cost") not in UNITS:
+            raise LeanError(f"unit in '{self.settings_file}' is none of {', '.join(UNITS)}; put it back.")
         config = TrainConfig(**from_mapping(content["train"], str(self.settings_file)))
         return Settings(
             config,
@@ -75,6 +79,7 @@ class ComparisonFolder:
             tuple(budgets),
             content.get("rs2", True) is True,
             content.get("control_batch_size"),
+            content.get("unit", "cost"),
         )
 
     def write_settings(self, settings: Settings) -> None:
@@ -84,6 +89,7 @@ class ComparisonFolder:
             "controls": settings.controls,
             "margin": settings.margin,
             "budgets": list(settings.budgets),
+            "unit": settings.unit,
             "rs2": settings.rs2,
             "control_batch_size": settings.control_batch_size,
             "train": dataclasses.asdict(settings.config),
@@ -100,6 +106,18 @@ class ComparisonFolder:
     def log_file(self, entry: Entry, seed: int) -> Path:
         """What such a process says."""
         return self.path / "settings" / f"{entry.folder}-seed{seed}.log"
+
+    def found_budgets(self) -> dict[str, float]:
+        """By row, the budgets that were found by timing, once for all of its seeds."""
+        if not self.found_file.exists():
+            return {}
+        found = read_json(self.found_file)
+        if not all(type(budget) is float and budget > 0 for budget in found.values()):
+            raise LeanError(f"'{self.found_file}' does not hold budgets; delete it, and they are found anew.")
+        return found
+
+    def write_found_budgets(self, found: dict[str, float]) -> None:
+        write_text(self.found_file, json.dumps(found, indent=2) + "\n")
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 

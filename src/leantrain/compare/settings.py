@@ -18,6 +18,9 @@ from leantrain.run.setup import with_batch_size
 BASELINE = PLAIN
 """What every method is compared with."""
 
+UNITS = ("cost", "time")
+"""What a budget may be a share of."""
+
 RS2_ALONE = re.compile(r"rs2(\[[^\]]*\])?")  # needs no control of its own kind, but a chain with it does
 
 
@@ -31,20 +34,23 @@ class Entry:
         role: "baseline", "method", "equal-budget" (plain training at the method's cost) or "rs2" (random subsets at
             the method's cost).
         control_of: the label of the method that a control belongs to; of the first, where several share it.
-        budget: the share of full training's cost that it spends; None where that shows afterwards.
+        budget: the share of full training's cost, or time, that it spends; None where that shows afterwards.
+        unit: what the budget is a share of.
     """
 
     method: str
     role: str
     control_of: str | None = None
     budget: float | None = None
+    unit: str = "cost"
 
     @property
     def label(self) -> str:
         what = {"equal-budget": "plain, equal budget", "rs2": "RS2, equal budget"}
+        share = "" if self.budget is None else f"{self.budget:g}{' of the time' * (self.unit == 'time')}"
         if self.control_of is not None:
-            return f"{what[self.role]} ({self.control_of if self.budget is None else f'{self.budget:g}'})"
-        return self.method if self.budget is None else f"{self.method} @ {self.budget:g}"
+            return f"{what[self.role]} ({share or self.control_of})"
+        return f"{self.method} @ {share}" if share else self.method
 
     @property
     def waits(self) -> bool:
@@ -55,7 +61,7 @@ class Entry:
     def folder(self) -> str:
         name = self.method if self.control_of is None else f"{self.control_of}--{self.role}"
         if self.budget is not None:
-            name = f"{self.method}@{self.budget:g}"
+            name = f"{self.method}@{self.budget:g}{'-time' * (self.unit == 'time')}"
         legal = legal_name(name, also=",[]@")
         # A method may name a file, whose path may be long, or differ from another one in a "/" or a space only.
         return legal if legal == name and len(name) < 100 else f"{legal[:100]}-{derive(0, name):016x}"
@@ -65,9 +71,10 @@ class Entry:
 class Settings:
     """What is compared: the settings of every run, the methods, the seeds, and whether controls are added.
 
-    With `budgets`, every method is trained at each of them, and one plain run at each is the control of all. Without
-    `rs2`, plain training of the same cost is the only control. With `control_batch_size`, that is what it is trained
-    with: fewer epochs may do better with smaller batches.
+    With `budgets`, every method is trained at each of them, and one plain run at each is the control of all; `unit`
+    says whether they are shares of full training's cost or of its time. Without `rs2`, plain training of the same cost
+    is the only control. With `control_batch_size`, that is what it is trained with: fewer epochs may do better with
+    smaller batches.
     """
 
     config: TrainConfig
@@ -78,15 +85,16 @@ class Settings:
     budgets: tuple[float, ...] = ()
     rs2: bool = True
     control_batch_size: int | None = None
+    unit: str = "cost"
 
     def entries(self) -> list[Entry]:
         """All rows: the baseline first, then each method with its controls."""
         rows = [Entry(BASELINE, "baseline")]
         methods = [method for method in self.methods if method != BASELINE]
         for budget in self.budgets:
-            rows += (own := [Entry(method, "method", budget=budget) for method in methods])
+            rows += (own := [Entry(method, "method", None, budget, self.unit) for method in methods])
             if self.controls:
-                rows.append(Entry(BASELINE, "equal-budget", own[0].label if own else BASELINE, budget))
+                rows.append(Entry(BASELINE, "equal-budget", own[0].label if own else BASELINE, budget, self.unit))
         for method in () if self.budgets else methods:
             rows.append(Entry(method, "method"))
             if self.controls:
@@ -120,14 +128,15 @@ def split_methods(text: str) -> tuple[str, ...]:
     return names
 
 
-def split_budgets(text: str) -> tuple[float, ...]:
+def split_budgets(text: str, unit: str = "cost") -> tuple[float, ...]:
     """The budgets of a comma-separated list, from small to large."""
     try:
         found = sorted({float(part) for part in text.split(",") if part.strip()})
     except ValueError:
         found = []
     if not found or not all(0 < budget <= 1 for budget in found):
-        raise LeanError(f"--budgets is '{text}', but must be shares of full training's cost, such as 0.2,0.33,0.5.")
+        flag = "--time-budgets" if unit == "time" else "--budgets"
+        raise LeanError(f"{flag} is '{text}', but must be shares of full training's {unit}, such as 0.2,0.33,0.5.")
     return tuple(found)
 
 

@@ -54,7 +54,7 @@ class Summary:
             "rows": rows,
             "pooled": sorted(alike.rows) if alike else [],
             "advice": advice(rows, self.settings.seeds),
-            "curves": curves(rows, self.settings.margin),
+            "curves": curves(rows, self.settings.margin, self.settings.unit),
             "notes": self._notes(rows),
             "failures": {**self._stored_failures(), **failures},
         }
@@ -117,6 +117,7 @@ class Summary:
             "role": entry.role,
             "control_of": entry.control_of,
             "budget": entry.budget,
+            "unit": entry.unit,
             "seeds": {str(seed): _kept(result) for seed, result in own.items()},
             "accuracy": _mean([r["test_accuracy"] for r in own.values()]),
             "accuracy_spread": spread([r["test_accuracy"] for r in own.values()]),
@@ -147,7 +148,8 @@ class Summary:
             return Verdict(OPEN, "full training" if entry.role == "baseline" else "")
         saved, unit = (1 - cost, "cost") if time_ratio is None else (1 - time_ratio, "time")
         epochs = next(iter(own.values()))["planned_epochs"]
-        instead = f"{cost * epochs:.{0 if epochs >= 10 else 1}f} epochs instead of {epochs}"
+        fewer = epochs * (entry.budget if entry.budget is not None and entry.unit == "time" else cost)
+        instead = f"{fewer:.{0 if epochs >= 10 else 1}f} epochs instead of {epochs}"
         return verdict(to_full, to_control, saved, unit, instead, self.settings.margin)
 
     def time_ratios(self) -> dict[str, dict[int, float]]:

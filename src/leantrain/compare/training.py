@@ -13,7 +13,7 @@ from leantrain.compare.settings import BASELINE, Entry, Settings
 from leantrain.data import ImageSet
 from leantrain.run.config import TrainConfig
 from leantrain.run.display import Display, Quiet
-from leantrain.run.estimate import warm_up
+from leantrain.run.estimate import Pace, budget_for_time, warm_up
 from leantrain.run.lock import holder, locked
 from leantrain.run.loop import Run
 from leantrain.run.setup import load_images, resolve
@@ -97,6 +97,8 @@ class Training:
             return None
         try:
             wanted = self._config_of(entry, config)
+            if wanted is not None and entry.unit == "time":
+                wanted = dataclasses.replace(wanted, budget=self._budget_found(entry, wanted, images))
             if wanted is None:
                 return None
             run = Run(resolve(dataclasses.replace(wanted, out=str(folder)), images), images, folder.path, alone=False)
@@ -128,6 +130,19 @@ class Training:
         if share >= 1.0:
             return None
         return dataclasses.replace(config, method=f"rs2[keep={share:.6f}]")
+
+    def _budget_found(self, entry: Entry, config: TrainConfig, images: ImageSet) -> float:
+        """The share of the cost with which a row takes its share of the time: found once, and kept for all seeds."""
+        assert entry.budget is not None
+        if entry.method == BASELINE:  # all of whose examples take as long as another
+            return entry.budget
+        found = self.folder.found_budgets()
+        if entry.label not in found:
+            run = Run(resolve(config, images), images, alone=False)
+            found[entry.label] = budget_for_time(entry.budget, Pace(run))
+            self.folder.write_found_budgets(found)
+            self.display.note(f"{entry.label}: by timing some steps, {found[entry.label]:.3g} of the cost")
+        return found[entry.label]
 
     def _turn(self, entry: Entry, run: Run) -> bool:
         """Train one epoch of one run; says whether there is more to train."""
