@@ -267,6 +267,20 @@ def test_charts_can_be_turned_from_cost_to_time(page: Any) -> None:
     assert "RS2, equal budget (mixtrain-cutmix)" in label(page, "Learning curves")
 
 
+def test_a_comparison_at_equal_time_opens_with_time(page_file: Path, browser: Any, tmp_path: Path) -> None:
+    text = page_file.read_text()
+    copy = tmp_path / "report.html"
+    copy.write_text(text.replace('"unit":"cost"', '"unit":"time"'))
+    assert copy.read_text() != text
+    watched = Watched(browser, copy)
+    assert label(watched.page, "Accuracy against what it costs").startswith("Accuracy against time: plain")
+    decision = watched.page.locator(
+        "figure", has=watched.page.get_by_role("heading", name="Accuracy against what it costs")
+    )
+    assert decision.get_by_role("radio", name="time").is_checked()
+    watched.context.close()
+
+
 def test_every_chart_has_its_numbers(page: Any) -> None:
     charts = page.locator("figure:has(details)")
     assert charts.count() == 6

@@ -273,7 +273,7 @@
   // -- the picture that decides ---------------------------------------------------------------------------------------------
 
   function decision(study, look) {
-    let against = "cost";
+    let against = study.timed && study.unit === "time" ? "time" : "cost";  // what its budgets are shares of
     const controlled = (point) => point.role === "equal-budget" || point.role === "rs2";
     // Controls that waited for their method took no turns with full training. Plain steps take what they cost, so that is their place.
     const at = (point) => (against === "cost" || (controlled(point) && !known(point.time_ratio)) ? point.cost_ratio : point.time_ratio);
@@ -301,7 +301,7 @@
           if (bx - ax > 190) svg.append(draw("text", { x: mx, y: my - 8, "text-anchor": "middle", transform: `rotate(${angle.toFixed(1)} ${mx} ${my})` }, "plain training at equal budget"));
         }
       }
-      for (const curve of study.curves_by_cost || []) {
+      for (const curve of study.by_budget || []) {
         const own = points.filter((p) => p.role === "method" && p.method === curve.method).sort((a, b) => at(a) - at(b));
         const to = points.find((p) => p.role === "baseline");
         const spot = [...own, ...(to ? [to] : [])].map((p) => [place(p), py(p.accuracy)]);
@@ -336,7 +336,7 @@
         ? "The dashed line is plain training, given less. A method earns its place where it lies above it; error bars are the standard deviation over seeds. A method and its controls stand side by side."
         : "Without equal-budget controls nothing tells whether plain training, given less, would have done as well. Error bars are the standard deviation over seeds.",
       paint,
-      before: make("div", { class: "controls" }, choices("against", { cost: "cost", time: "time" }, "cost", (value) => {
+      before: make("div", { class: "controls" }, choices("against", { cost: "cost", time: "time" }, against, (value) => {
         against = value; chart.refresh();
         aside.textContent = value === "time" && study.points.some((p) => controlled(p) && !known(p.time_ratio)) ? "Controls did not take turns with full training; they stand at their cost, which is what plain steps take." : "";
       }, study.timed ? {} : { time: "No times: runs were trained at the same time as others." })),
@@ -349,7 +349,7 @@
     });
     const aside = make("p", { class: "dim aside" });
     const list = make("ul", { class: "legend plain" }, study.points.map((p) => make("li", {}, swatch(look.get(p.label)), p.label)));
-    const answers = (study.curves_by_cost || []).map((curve) => make("li", {}, make("strong", {}, curve.method), `: ${curve.answer}.`));
+    const answers = (study.by_budget || []).map((curve) => make("li", {}, make("strong", {}, curve.method), `: ${curve.answer}.`));
     chart.plot.after(...(answers.length ? [make("p", {}, "What budget keeps the accuracy of full training?"), make("ul", { class: "answers" }, answers)] : []), list, aside);
     return chart.node;
   }
