@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from leantrain import _torchvision, models
 from leantrain.errors import LeanError
-from leantrain.split import Split, _Layout, _regional_means, candidates
+from leantrain.split import Split, candidates
+from leantrain.split.layout import Layout, regional_means
 
 DOCS = Path(__file__).parents[1] / "docs" / "split.md"
 FAMILIES = {  # family: models that stand for it, in the order of the table
@@ -263,14 +264,14 @@ def test_a_region_is_pooled_in_proportion_whatever_its_border_and_layout(
     laid = {"NCHW": x, "NHWC": x.permute(0, 2, 3, 1), "NLC": x.flatten(2).transpose(1, 2)}[layout]
     if layout == "NLC":
         laid = torch.cat([torch.full((2, 2, 3), 9.0), laid], dim=1)  # prefix tokens, which are no part of the map
-    means = _regional_means(laid, _Layout(layout, 2 if layout == "NLC" else 0), owner, constituents)
+    means = regional_means(laid, Layout(layout, 2 if layout == "NLC" else 0), owner, constituents)
     torch.testing.assert_close(means, reference(x, owner, constituents))
 
 
 def test_a_border_inside_a_cell_gives_the_cell_to_both() -> None:
     x = torch.tensor([[[[1.0, 2.0, 4.0, 8.0]] * 4]])
     owner = halves(1, 16, at=6)  # the second column of cells is half and half
-    left, right = _regional_means(x, _Layout("NCHW"), owner, 2).flatten()
+    left, right = regional_means(x, Layout("NCHW"), owner, 2).flatten()
     assert left.item() == pytest.approx((1 + 0.5 * 2) / 1.5)
     assert right.item() == pytest.approx((0.5 * 2 + 4 + 8) / 2.5)
 

@@ -15,7 +15,7 @@ from leantrain.errors import LeanError
 from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.rng import generator
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 RAREST = 0.05
 """How seldom the last block may be trained on; below, it would learn nothing."""

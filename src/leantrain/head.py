@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leantrain.errors import LeanError
 from leantrain.eval_mode import eval_mode, first_look
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 RIDGES = torch.logspace(-5, 1, 19, dtype=torch.float64).tolist()
 """What may be added to the spectrum of the features, as shares of its largest value."""

@@ -15,7 +15,7 @@ from leantrain.errors import LeanError
 from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.pools import FittingPools
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 BY_PRODUCTS = 64
 """Pixels a side up to which a CPU shrinks images by matrix products, in about half of the time for three channels

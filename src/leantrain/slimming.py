@@ -8,7 +8,7 @@ from leantrain.batch import Batch
 from leantrain.channels import Channels
 from leantrain.errors import LeanError
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 LEAST = 0.01
 """What an example counts at least, however few channels are left."""

@@ -14,7 +14,7 @@ from leantrain.errors import LeanError
 from leantrain.eval_mode import trial
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.rng import uniform
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 MOST_OTHERS = 16
 """How many class and register tokens a sequence may hold besides its patches."""

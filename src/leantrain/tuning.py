@@ -15,7 +15,7 @@ from leantrain.errors import LeanError
 from leantrain.eval_mode import first_look
 from leantrain.forms import Answer, Ask, Attached, FormKind, register_form
 from leantrain.head import find_head
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 TUNED = FORWARD + BACKWARD / 2

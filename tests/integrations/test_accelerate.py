@@ -25,7 +25,7 @@ from integration_helpers import (
 )
 
 import leantrain
-import leantrain.split
+import leantrain.wrappers
 from leantrain.errors import LeanWarning
 
 accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
@@ -80,7 +80,7 @@ def rank(folder: Path) -> None:
         warnings.simplefilter("error", LeanWarning)
         warnings.filterwarnings("ignore", "batch_size is", LeanWarning)  # so small a one for two processes is odd
         losses, steps, lean = train(METHODS[0])
-    assert lean.model is not leantrain.split.unwrapped(lean.model)
+    assert lean.model is not leantrain.wrappers.unwrapped(lean.model)
     bare = leantrain.attach(network(), images(), epochs=1)
     with pytest.warns(LeanWarning, match="2 processes train together, but .* is not wrapped"):
         bare.loss(next(iter(bare.loader(BATCH))))

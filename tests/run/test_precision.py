@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leantrain.run.config import TrainConfig
 from leantrain.run.optimizers import build_optimizer
 from leantrain.run.precision import Precision
-from leantrain.split import unwrapped
+from leantrain.wrappers import unwrapped
 
 CPU = torch.device("cpu")
 
