@@ -207,7 +207,7 @@ def test_settings_list_rows_in_order_and_without_repeats() -> None:
 
 def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) -> None:
     out = tmp_path / "c"
-    done = run("compare", *SMALL, "--epochs", 3, "--seeds", 2, "--budgets", "0.6,0.3", "--out", out)
+    done = run("compare", *SMALL, "--epochs", 6, "--seeds", 2, "--budgets", "0.6,0.3", "--out", out)
     assert done.returncode == 0, done.stderr
     assert [r["label"] for r in summary(out)["rows"]] == [
         "plain",
@@ -222,6 +222,10 @@ def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) 
             assert row(out, label)["time_ratio"] is not None  # they took turns, as no control waited for a method
         own, control = (row(out, f"lean @ {budget}"), row(out, f"plain, equal budget ({budget})"))
         assert own["difference_to_control"]["mean"] == pytest.approx(100 * (own["accuracy"] - control["accuracy"]))
+    turns = [json.loads(line) for line in (out / "turns.jsonl").read_text().splitlines()]
+    order = [turn["row"] for turn in turns if turn["seed"] == 0]
+    last = max(place for place, label in enumerate(order) if label == "plain, equal budget (0.3)")
+    assert order[:last].count("plain") > 3  # a short run is spread over the whole of the others'
     lean, plain = summary(out)["curves"]
     assert [point["cost"] for point in lean["points"]] == pytest.approx([0.3, 0.6, 1.0], rel=0.01)
     assert f"lean: {lean['answer']}" in done.stdout and f"plain: {plain['answer']}" in done.stdout
@@ -229,7 +233,7 @@ def test_budgets_train_every_method_at_each_and_share_a_control(tmp_path: Path) 
     assert lean["answer"] in page and "--budgets 0.3,0.6" in page
     added = run("compare", "--out", out, "--resume", "--budgets", "0.5")
     assert added.returncode == 0, added.stderr
-    half_a_batch = 16 / (3 * 160)  # what a run of so few steps may leave
+    half_a_batch = 16 / (6 * 160)  # what a run of so few steps may leave
     assert [point["cost"] for point in summary(out)["curves"][0]["points"]] == pytest.approx(
         [0.3, 0.5, 0.6, 1.0], abs=half_a_batch
     )

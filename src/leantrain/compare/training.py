@@ -75,7 +75,7 @@ class Training:
     # -- in turns ----------------------------------------------------------------------------------------------------
 
     def _train_seed(self, seed: int) -> None:
-        """Methods take turns, an epoch each, so that a slow minute of the machine falls on all alike."""
+        """Methods take turns, an epoch each, the one that is least far first: a slow minute falls on all alike."""
         entries = self.settings.entries()
         config = dataclasses.replace(self.settings.config, seed=seed)
         images = load_images(config)
@@ -85,9 +85,9 @@ class Training:
                     (e, run) for e in entries if e.waits is phase and (run := self._open(e, config, images, locks))
                 ]
                 while turns:
-                    for entry, run in list(turns):
-                        if not self._turn(entry, run):
-                            turns.remove((entry, run))
+                    turn = min(turns, key=lambda turn: turn[1].lean.progress)
+                    if not self._turn(*turn):
+                        turns.remove(turn)
 
     def _open(self, entry: Entry, config: TrainConfig, images: ImageSet, locks: contextlib.ExitStack) -> Run | None:
         """The run of one row and seed, where it stopped, its folder locked; None where it is finished or cannot be."""
