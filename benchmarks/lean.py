@@ -2,6 +2,7 @@
 
     python benchmarks/lean.py --set cifar10          10,000 images, 32 px, resnet8 of width 16
     python benchmarks/lean.py --set cifar10-all      all 50,000, batch 128
+    python benchmarks/lean.py --set cifar10-wide     10,000 images, width 64, which has 1.2 million parameters
     python benchmarks/lean.py --set fashion-mnist    10,000 images, 28 px, grey, width 8
     python benchmarks/lean.py --set eurosat10k       5,000 images, 64 px, width 8
     python benchmarks/lean.py --set vit              2,000 of CIFAR-10, timm's smallest ViT, which takes several sizes
@@ -71,6 +72,7 @@ TUNED = "tf_efficientnet_lite0"
 SETS = {
     "cifar10": Setting("cifar10", 10_000, _resnet8(16)),
     "cifar10-all": Setting("cifar10", 50_000, _resnet8(16)),
+    "cifar10-wide": Setting("cifar10", 10_000, _resnet8(64)),
     "fashion-mnist": Setting("fashion-mnist", 10_000, _resnet8(8)),
     "eurosat10k": Setting("eurosat10k", 5_000, _resnet8(8)),
     "vit": Setting("cifar10", 2_000, ("--model", "test_vit", "--optimizer", "adamw")),

@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
+from PIL import Image
 
 from leantrain.cli import cli
+from program import SMALL, run
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -58,6 +61,9 @@ def test_the_code_of_every_other_page_runs(tmp_path: Path) -> None:
     pages = {page.name: blocks(page, "python") for page in PAGES if page.name != "extending.md"}
     pages = {name: code for name, code in pages.items() if code}
     assert {"index.md", "combining.md", "scoring.md"} <= pages.keys()
+    image = tmp_path / "photo.png"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(image)
+    assert run("train", *SMALL, "--epochs", 1, "--out", tmp_path / "runs" / "half").returncode == 0
     program = "".join(f"print({name!r})\nexec({START + chr(10).join(code)!r}, {{}})\n" for name, code in pages.items())
     program += f"space = {{}}\nexec({START + pages['combining.md'][0]!r}, space)\nprint(space['method'])\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, cwd=tmp_path)

@@ -12,6 +12,7 @@ from leantrain.cli.compare import compare
 from leantrain.cli.eval import eval_command
 from leantrain.cli.inspect import inspect_command
 from leantrain.cli.methods import methods_command
+from leantrain.cli.predict import predict_command
 from leantrain.cli.report import report_command
 from leantrain.cli.score import score_command
 from leantrain.cli.train import train
@@ -91,6 +92,7 @@ def cli(plugins: tuple[str, ...]) -> None:
 for _command in (
     train,
     eval_command,
+    predict_command,
     inspect_command,
     score_command,
     compare,
