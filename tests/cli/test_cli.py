@@ -170,7 +170,8 @@ def test_a_time_budget_is_a_budget_that_was_found_once(
 ) -> None:
     from leantrain.run.estimate import Pace
 
-    monkeypatch.setattr(Pace, "_tried", lambda pace, form: 0.1 * form.size**0.5)  # a half of the side: half the time
+    # A half of the side: half of the time.
+    monkeypatch.setattr(Pace, "_tried", lambda pace, forms: {form: 0.1 * form.size**0.5 for form in forms})
     (tmp_path / "other.yaml").write_text("budget: 0.9\n")  # over which a flag wins
     words = ("train", *SMALL, "--epochs", 40, "--time-budget", 0.5, "--out", tmp_path / "t")
     call(*words, "--config", tmp_path / "other.yaml")

@@ -124,7 +124,7 @@ def compare(
     given = {} if config_file is None else _shared_settings(config_file)
     given.update(given_settings(flags))
     chosen = {"methods": methods, "budgets": budgets, "seeds": seeds, "controls": controls, "margin": margin}
-    chosen |= {"control_batch_size": control_batch_size}
+    chosen["control_batch_size"] = control_batch_size
     if budgets is not None or time_budgets is not None:
         chosen |= {"budgets": time_budgets, "unit": "time"} if budgets is None else {"unit": "cost"}
     make_engine = None
@@ -269,12 +269,12 @@ def _all_budgets(stored: Settings, added: tuple[float, ...], unit: str) -> tuple
 def _check_times_are_measured(config: TrainConfig, side_by_side: bool, control_batch_size: int | None) -> None:
     """Refuse to compare at equal time what does not show its time, or takes it in another way than plain training."""
     for flag, given, why in (
-        ("--jobs and --engine ray", side_by_side, "train several runs at once, whose times say nothing"),
-        ("--compile", config.compile, "takes time of its own, which is not measured"),
-        ("--control-batch-size", control_batch_size is not None, "gives plain training another time per example"),
+        ("--jobs and --engine ray", side_by_side, "times of runs that are trained at once say nothing"),
+        ("--compile", config.compile, "the time it takes itself is not measured"),
+        ("--control-batch-size", control_batch_size is not None, "plain training's examples would take other times"),
     ):
         if given:
-            raise LeanError(f"--time-budgets does not go with {flag}, which {why}; drop one of them.")
+            raise LeanError(f"--time-budgets does not go with {flag}, as {why}; drop one of them.")
 
 
 def _check_control_batch_size(stored: int | None, chosen: Mapping[str, Any]) -> None:

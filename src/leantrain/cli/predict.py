@@ -9,7 +9,6 @@ import click
 
 from leantrain.cli.common import Command, console
 from leantrain.errors import LeanError
-from leantrain.run.folder import RunFolder
 
 
 @click.command("predict", cls=Command)
@@ -32,25 +31,22 @@ def predict_command(
     """
     if top < 1:
         raise LeanError(f"--top is {top}, but must be at least 1.")
-    run = RunFolder(folder)
-    if not run.holds_run or not run.has_weights:
-        raise LeanError(f"'{folder}' holds no finished run (config.yaml and model.safetensors); train one first.")
     from leantrain.run.predict import Predictor, pictures
 
-    files = pictures(places)
     predictor = Predictor(folder, device)
+    files = pictures(places)
     if skip_bad_images:
-        readable = predictor.readable(files).tolist()
-        for file in (file for file, good in zip(files, readable, strict=True) if not good):
-            click.echo(f"left out: {file} cannot be read", err=True)
-        files = [file for file, good in zip(files, readable, strict=True) if good]
-    values, places_of = predictor(files).topk(min(top, len(predictor.classes)), dim=1)
+        files = _readable(files, predictor.readable(files).tolist())
+    values, numbers = predictor(files).topk(min(top, len(predictor.classes)), dim=1)
     found = [
-        {predictor.classes[place]: value for place, value in zip(row, probabilities, strict=True)}
-        for row, probabilities in zip(places_of.tolist(), values.tolist(), strict=True)
+        [(predictor.classes[number], value) for number, value in zip(*row, strict=True)]
+        for row in zip(numbers.tolist(), values.tolist(), strict=True)
     ]
     if as_json:
-        listed = [{"image": str(file), "classes": classes} for file, classes in zip(files, found, strict=True)]
+        listed = [
+            {"image": str(file), "classes": [{"name": name, "probability": value} for name, value in seen]}
+            for file, seen in zip(files, found, strict=True)
+        ]
         click.echo(json.dumps(listed, indent=2))
         return
     from rich.table import Table
@@ -59,7 +55,17 @@ def predict_command(
     table = Table()
     for heading in ("image", "class", "probability"):
         table.add_column(heading, overflow="fold")  # a path or a name that is cut is another one
-    for file, classes in zip(files, found, strict=True):
-        for number, (name, value) in enumerate(classes.items()):
-            table.add_row(Text("" if number else str(file)), Text(name), f"{value:.3f}")
+    for file, seen in zip(files, found, strict=True):
+        for rank, (name, value) in enumerate(seen):
+            table.add_row(Text("" if rank else str(file)), Text(name), f"{value:.3f}")
     console().print(table)
+
+
+def _readable(files: list[Path], readable: list[bool]) -> list[Path]:
+    """The files that can be read; what is left out is said."""
+    for file in (file for file, good in zip(files, readable, strict=True) if not good):
+        click.echo(f"left out: {file} cannot be read", err=True)
+    kept = [file for file, good in zip(files, readable, strict=True) if good]
+    if not kept:
+        raise LeanError(f"none of the {len(files)} files can be read as an image; give others.")
+    return kept

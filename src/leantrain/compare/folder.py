@@ -27,7 +27,6 @@ class ComparisonFolder:
         settings_file: what is compared.
         summary_file: what came of it.
         turns_file: a line of JSON per epoch that was trained in turns, with its time.
-        found_file: by row, the share of the cost with which it takes the share of the time that was asked for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +34,6 @@ class ComparisonFolder:
         self.settings_file = path / "compare.yaml"
         self.summary_file = path / "compare.json"
         self.turns_file = path / "turns.jsonl"
-        self.found_file = path / "budgets.json"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -106,18 +104,6 @@ class ComparisonFolder:
     def log_file(self, entry: Entry, seed: int) -> Path:
         """What such a process says."""
         return self.path / "settings" / f"{entry.folder}-seed{seed}.log"
-
-    def found_budgets(self) -> dict[str, float]:
-        """By row, the budgets that were found by timing, once for all of its seeds."""
-        if not self.found_file.exists():
-            return {}
-        found = read_json(self.found_file)
-        if not all(type(budget) is float and budget > 0 for budget in found.values()):
-            raise LeanError(f"'{self.found_file}' does not hold budgets; delete it, and they are found anew.")
-        return found
-
-    def write_found_budgets(self, found: dict[str, float]) -> None:
-        write_text(self.found_file, json.dumps(found, indent=2) + "\n")
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 

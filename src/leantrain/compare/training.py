@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import uuid
 from typing import Any
 
@@ -52,6 +53,8 @@ class Training:
         self._running: Run | None = None
         self._stop_signal = 0
         self._noted: set[str] = set()
+        self._found: dict[str, float] = {}  # by row, the budget that takes its share of the time
+        self._paces: dict[str, Pace] = {}  # by method, for as long as budgets are looked for
         self._done = 0.0  # share of the whole table
 
     def train(self, engine: Engine | None = None) -> None:
@@ -75,7 +78,7 @@ class Training:
     # -- in turns ----------------------------------------------------------------------------------------------------
 
     def _train_seed(self, seed: int) -> None:
-        """Methods take turns, an epoch each, the one that is least far first: a slow minute falls on all alike."""
+        """Runs take turns, an epoch each, the one furthest behind first: a slow minute falls on all alike."""
         entries = self.settings.entries()
         config = dataclasses.replace(self.settings.config, seed=seed)
         images = load_images(config)
@@ -84,6 +87,9 @@ class Training:
                 turns = [
                     (e, run) for e in entries if e.waits is phase and (run := self._open(e, config, images, locks))
                 ]
+                if self._paces:
+                    self._paces.clear()
+                    gc.collect()  # networks, held by cycles where torch has imported modules meanwhile
                 while turns:
                     turn = min(turns, key=lambda turn: turn[1].lean.progress)
                     if not self._turn(*turn):
@@ -132,17 +138,28 @@ class Training:
         return dataclasses.replace(config, method=f"rs2[keep={share:.6f}]")
 
     def _budget_found(self, entry: Entry, config: TrainConfig, images: ImageSet) -> float:
-        """The share of the cost with which a row takes its share of the time: found once, and kept for all seeds."""
+        """The share of the cost with which a row takes its share of the time: the same for all of its seeds."""
         assert entry.budget is not None
-        if entry.method == BASELINE:  # all of whose examples take as long as another
+        if entry.method == BASELINE:  # whose examples all take equally long
             return entry.budget
-        found = self.folder.found_budgets()
-        if entry.label not in found:
-            run = Run(resolve(config, images), images, alone=False)
-            found[entry.label] = budget_for_time(entry.budget, Pace(run))
-            self.folder.write_found_budgets(found)
-            self.display.note(f"{entry.label}: by timing some steps, {found[entry.label]:.3g} of the cost")
-        return found[entry.label]
+        if entry.label not in self._found:
+            self._found[entry.label] = self._budget_of_another_seed(entry) or self._budget_by_trial(
+                entry, config, images
+            )
+        return self._found[entry.label]
+
+    def _budget_of_another_seed(self, entry: Entry) -> float | None:
+        """What an earlier call has found."""
+        runs = [self.folder.run(entry, seed) for seed in self.settings.seed_numbers()]
+        return next((run.config().budget for run in runs if run.holds_run), None)
+
+    def _budget_by_trial(self, entry: Entry, config: TrainConfig, images: ImageSet) -> float:
+        assert entry.budget is not None
+        if entry.method not in self._paces:
+            self._paces[entry.method] = Pace(Run(resolve(config, images), images, alone=False))
+        found = budget_for_time(entry.budget, self._paces[entry.method])
+        self.display.note(f"{entry.label}: by timing some steps, {found:.3g} of the cost")
+        return found
 
     def _turn(self, entry: Entry, run: Run) -> bool:
         """Train one epoch of one run; says whether there is more to train."""

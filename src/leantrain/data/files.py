@@ -126,7 +126,7 @@ def _read_classes(root: Path, below: str) -> tuple[Part, tuple[str, ...]]:
     classes = _folders(root / below)
     if not classes:
         raise LeanError(f"{place} has no class folders; put the images of each class into a folder named after it.")
-    found = [_images(root, os.path.join(below, name)) for name in classes]
+    found = [images_below(root, os.path.join(below, name)) for name in classes]
     if not any(found):
         raise LeanError(f"{place} has no images; expected files ending in {', '.join(EXTENSIONS)}.")
     empty = [name for name, files in zip(classes, found, strict=True) if not files]
@@ -142,7 +142,7 @@ def _folders(path: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
 
 
-def _images(root: Path, below: str) -> list[str]:
+def images_below(root: Path, below: str) -> list[str]:
     """Paths of the images anywhere below a class folder, relative to the tree's root."""
     files: list[str] = []
     waiting: list[tuple[str, frozenset[str]]] = [(below, frozenset())]  # with the folders that links led through

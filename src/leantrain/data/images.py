@@ -201,6 +201,8 @@ class FileImages:
     crop: bool = True
     keep: bool = True
     """Whether small images, which every epoch shows alike, are kept in memory once they were decoded."""
+    whole: bool = False
+    """Whether evaluation shows large images whole, too, up to the largest square."""
     _kept: KeptPictures | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -223,6 +225,11 @@ class FileImages:
         by whole pixels of its own only. On 10,000 CIFAR-10 images that cost two points of accuracy.
         """
         return frozenset({Shrunk.name}) if self.size > decode.SMALL else frozenset()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether evaluation shows the largest square of a picture, and not the middle seven eighths of that."""
+        return self.whole or self.size <= decode.SMALL
 
     @property
     def random_crops(self) -> bool:
@@ -250,7 +257,7 @@ class FileImages:
             if draws is not None:
                 window = decode.random_window(*draws[row])
             else:
-                window = decode.whole if self.size <= decode.SMALL else decode.middle
+                window = decode.whole if self.is_whole else decode.middle
             pixels[row] = self._picture(position, window, side)
         return torch.from_numpy(pixels)
 
@@ -354,6 +361,17 @@ class ImageSet:
     def in_memory(self) -> bool:
         """Whether a batch is a plain gather, so that loader workers would only cost time."""
         return isinstance(self.train, MemoryImages)
+
+    def shown(self) -> dict[str, Any]:
+        """What must be known to show other pictures to a network in the same way."""
+        return {
+            "classes": list(self.classes),
+            "image_size": self.image_size,
+            "channels": self.channels,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "window": "middle" if isinstance(self.test, FileImages) and not self.test.is_whole else "whole",
+        }
 
     @cached_property
     def fingerprint(self) -> str:

@@ -28,7 +28,7 @@ TUNED, TUNED_SHARES = (0.75, 1.0), (0.5, 0.5)
 """Both where the first layers do not learn, so in fine-tuning, and what of the cost is spent on each.
 
 With published weights, smaller images cost more accuracy than the passes brought that they pay for
-(docs/methods/lean.md#fine-tuning).
+(docs/lean.md#fine-tuning).
 """
 
 SMALLEST, STEP = 12, 8
@@ -103,7 +103,7 @@ def skip_learnt(draft: Draft, ledger: Ledger, moment: Moment, rng: torch.Generat
 def shares(budget: float) -> tuple[float, float, float, float]:
     """Of the run's cost, what is spent in each part: the smaller the budget, the more on small examples.
 
-    Chosen on held-out data: docs/methods/lean.md.
+    Chosen on held-out data: docs/lean.md.
     """
     small = 0.25 - 0.2 * min(1.0, budget)
     return small, small, 0.4, 0.6 - 2 * small

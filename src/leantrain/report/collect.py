@@ -182,7 +182,7 @@ def _comparison_table(rows: Sequence[Json]) -> Json:
 
 def _point(row: Json) -> Json:
     ratios = ("cost_ratio", "time_ratio", "time_ratio_spread")
-    names = ("label", "method", "role", "control_of", "accuracy", "accuracy_spread", *ratios)
+    names = ("label", "method", "role", "control_of", "budget", "accuracy", "accuracy_spread", *ratios)
     return {**{name: row[name] for name in names}, "n": len(row["seeds"])}
 
 

@@ -276,7 +276,12 @@
     let against = study.timed && study.unit === "time" ? "time" : "cost";  // what its budgets are shares of
     const controlled = (point) => point.role === "equal-budget" || point.role === "rs2";
     // Controls that waited for their method took no turns with full training. Plain steps take what they cost, so that is their place.
-    const at = (point) => (against === "cost" || (controlled(point) && !known(point.time_ratio)) ? point.cost_ratio : point.time_ratio);
+    // What was asked for stands in for the time of a run that was resumed.
+    const at = (point) => {
+      if (against === "cost") return point.cost_ratio;
+      if (known(point.time_ratio)) return point.time_ratio;
+      return study.unit === "time" ? (point.role === "baseline" ? 1 : point.budget) : controlled(point) ? point.cost_ratio : null;
+    };
     const shown = () => study.points.filter((point) => known(at(point)));
     const line = () => shown().filter((p) => p.role === "baseline" || p.role === "equal-budget").sort((a, b) => at(a) - at(b));
     const name = () => (against === "cost" ? "cost" : "time");
@@ -337,8 +342,7 @@
         : "Without equal-budget controls nothing tells whether plain training, given less, would have done as well. Error bars are the standard deviation over seeds.",
       paint,
       before: make("div", { class: "controls" }, choices("against", { cost: "cost", time: "time" }, against, (value) => {
-        against = value; chart.refresh();
-        aside.textContent = value === "time" && study.points.some((p) => controlled(p) && !known(p.time_ratio)) ? "Controls did not take turns with full training; they stand at their cost, which is what plain steps take." : "";
+        against = value; chart.refresh(); explain();
       }, study.timed ? {} : { time: "No times: runs were trained at the same time as others." })),
       after: [],
       summary: () => `Accuracy against ${name()}: ` + shown().map((p) => `${p.label} ${(100 * p.accuracy).toFixed(1)} % at ${brief(at(p))} times`).join("; "),
@@ -348,6 +352,14 @@
       }),
     });
     const aside = make("p", { class: "dim aside" });
+    const untimed = (role) => study.points.some((p) => role(p) && !known(p.time_ratio));
+    function explain() {
+      const said = study.unit === "time"
+        ? untimed(() => true) && "Runs that did not take turns with full training from beginning to end stand at the time that was asked for."
+        : untimed(controlled) && "Controls did not take turns with full training; they stand at their cost, which is what plain steps take.";
+      aside.textContent = against === "time" && said ? said : "";
+    }
+    explain();
     const list = make("ul", { class: "legend plain" }, study.points.map((p) => make("li", {}, swatch(look.get(p.label)), p.label)));
     const answers = (study.by_budget || []).map((curve) => make("li", {}, make("strong", {}, curve.method), `: ${curve.answer}.`));
     chart.plot.after(...(answers.length ? [make("p", {}, "What budget keeps the accuracy of full training?"), make("ul", { class: "answers" }, answers)] : []), list, aside);

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import statistics
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -61,60 +63,85 @@ def warm_up(run: Run) -> float:
 
 
 class Pace:
-    """How long a step takes per input in every form, tried on a copy of the model, each form once it is asked for."""
+    """How long a step takes per input in every form, tried on a copy of the model when it is asked for."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._model = copy.deepcopy(run.module).train()
         if run.config.keep_statistics:
             keep_statistics(self._model)
-        self._optimizer = build_optimizer(run.config, self._model, run.device)
-        for group in self._optimizer.param_groups:
+        self.optimizer = build_optimizer(run.config, self._model, run.device)
+        for group in self.optimizer.param_groups:
             group["lr"] = 0.0
         for module in self._model.modules():
             if isinstance(module, nn.SyncBatchNorm):  # which waits for other processes, and they may try fewer steps
                 module.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
-        self._presenter = run.lean.presenter(run.precision.wrapped(self._model))
-        self._loader = PlannedDataset(run.images.train, None, (0, 1))
+        self.presenter = run.lean.presenter(run.precision.wrapped(self._model))
+        self.loader = PlannedDataset(run.images.train, None, (0, 1))
         self._known: dict[Form, float] = {}
 
     def seconds(self, form: Form = WHOLE) -> float:
         """Per input."""
-        if form not in self._known:
-            self._known[form] = self._tried(form)
+        self._learn((form,))
         return self._known[form]
 
-    def _tried(self, form: Form) -> float:
-        run = self.run
-        side = round(form.value(Shrunk.name) * run.images.image_size)
-        part = run.batch_size // (run.config.step_parts * run.ranks)  # what this process computes at once
-        inputs = max(1, min(part, len(run.images.train) // form.constituents, PIXELS // side**2))
-        loaded = self._loader[PlannedBatch(0, 0, torch.arange(inputs * form.constituents), None, form)]
-        loaded, ledger = loaded.to(run.device), Ledger(len(loaded), run.device)
-        fastest = total = 0.0
-        with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
-            for number in range(TRIES):
-                started = time.perf_counter()
-                batch = run.augment(loaded)
-                logits = self._presenter.answer(batch).logits.float()
-                losses = F.cross_entropy(logits, batch.targets, reduction="none")
-                ledger.record(batch.index, losses, logits.argmax(1) == batch.targets, form, 0)
-                losses.mean().backward()  # type: ignore[no-untyped-call]
-                self._optimizer.step()
-                self._optimizer.zero_grad(set_to_none=True)
-                machine.wait_for(run.device)
-                taken = time.perf_counter() - started
-                fastest, total = min(fastest or taken, taken), total + taken
-                if (number > 0 and total > ENOUGH) or taken > LONG:
+    def _learn(self, forms: Iterable[Form]) -> None:
+        missing = [form for form in dict.fromkeys((WHOLE, *forms)) if form not in self._known]
+        self._known |= self._tried(missing) if missing else {}
+
+    def _tried(self, forms: Sequence[Form]) -> dict[Form, float]:
+        """Seconds per input. Forms take turns, so that a slow moment of the machine falls on all alike."""
+        trials = {form: _Trial(self, form) for form in forms}
+        taken: dict[Form, list[float]] = {form: [] for form in forms}
+        cuda = [self.run.device] if self.run.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            for _ in range(TRIES):
+                for form in (form for form in forms if max(taken[form], default=0.0) < LONG):
+                    started = time.perf_counter()
+                    trials[form].steps()
+                    taken[form].append(time.perf_counter() - started)
+                if all(max(times) >= LONG or (len(times) > 1 and sum(times) > ENOUGH) for times in taken.values()):
                     break
-        return fastest / inputs
+        return {form: statistics.median_low(taken[form]) / trials[form].inputs for form in forms}
 
     def of(self, by_form: dict[Form, float]) -> float:
         """Seconds of so much training in each form, in passes over one example at full cost.
 
         Small images take longer than their share of the cost where networks or batches are small.
         """
-        return math.fsum(cost * self.seconds(form) / form.size for form, cost in by_form.items())
+        self._learn(by_form)
+        return math.fsum(cost * self._known[form] / form.size for form, cost in by_form.items())
+
+
+class _Trial:
+    """What the run does in some steps of one form, with a ledger of its own few examples."""
+
+    def __init__(self, pace: Pace, form: Form) -> None:
+        self._pace, run = pace, pace.run
+        side = round(form.value(Shrunk.name) * run.images.image_size)
+        part = run.batch_size // (run.config.step_parts * run.ranks)  # what this process computes at once
+        in_step = max(1, min(part, len(run.images.train) // form.constituents, PIXELS // side**2))
+        at_once = run.augment.at_once if run.ranks == form.constituents == 1 else 1
+        steps = max(1, min(at_once, len(run.images.train)) // in_step)  # that are loaded and prepared together
+        self.inputs = in_step * steps
+        self._sizes = [in_step * form.constituents] * steps
+        self._planned = PlannedBatch(0, 0, torch.arange(self.inputs * form.constituents), None, form)
+        self._loaded = pace.loader[self._planned].to(run.device)
+        self._ledger = Ledger(len(self._loaded), run.device)
+
+    def steps(self) -> None:
+        run = self._pace.run
+        # Workers load beside the steps.
+        loaded = self._loaded if run.config.workers else self._pace.loader[self._planned].to(run.device)
+        prepared = run.augment(loaded)
+        for batch in [prepared] if len(self._sizes) == 1 else prepared.parts(self._sizes):
+            logits = self._pace.presenter.answer(batch).logits.float()
+            losses = F.cross_entropy(logits, batch.targets, reduction="none")
+            self._ledger.record(batch.index, losses, logits.argmax(1) == batch.targets, batch.form, 0)
+            losses.mean().backward()  # type: ignore[no-untyped-call]
+            self._pace.optimizer.step()
+            self._pace.optimizer.zero_grad(set_to_none=True)
+        machine.wait_for(run.device)
 
 
 class ExpectedTime(NamedTuple):

@@ -32,7 +32,6 @@ from leantrain.run.folder import RunFolder
 from leantrain.run.generators import Generators
 from leantrain.run.optimizers import build_optimizer
 from leantrain.run.precision import Precision
-from leantrain.run.predict import shown_by
 from leantrain.run.setup import (
     build_model,
     evaluation_batches,
@@ -459,7 +458,7 @@ class Run:
         made_with = {
             **machine.describe(self.device),
             "data_fingerprint": self.images.fingerprint,
-            **shown_by(self.images),
+            **self.images.shown(),
         }
         self._written.write_config(self.config, made_with)
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from leantrain.data import Augment, FileImages, ImageSet
-from leantrain.data.files import EXTENSIONS
+from leantrain.data.files import EXTENSIONS, images_below
 from leantrain.data.images import Folder
 from leantrain.errors import LeanError
 from leantrain.run import machine
-from leantrain.run.folder import RunFolder, check_fields
+from leantrain.run.folder import Json, Kinds, RunFolder, check_fields
 from leantrain.run.precision import Precision
 from leantrain.run.setup import build_model, evaluation_batches, load_saved
 
-SHOWN = {"image_size": (int,), "channels": (int,), "mean": (list,), "std": (list,), "classes": (list,)}
+NOTED: dict[str, Kinds] = {
+    "classes": (list,),
+    "image_size": (int,),
+    "channels": (int,),
+    "mean": (list,),
+    "std": (list,),
+    "window": (str,),
+}
 """What a run notes of how pictures are shown to its network, and of what type."""
 
 GREY = (0.299, 0.587, 0.114)
@@ -39,21 +47,24 @@ class Predictor:
 
     def __init__(self, folder: Path | str, device: str = "auto") -> None:
         run = RunFolder(Path(folder))
-        self._config = run.config()
-        self._made_with = run.made_with()
-        check_fields(
-            self._made_with, SHOWN, run.settings_file, "train again with this version, or use `leantrain eval`"
-        )
-        self.classes = tuple(map(str, self._made_with["classes"]))
+        if not run.holds_run or not run.has_weights:
+            raise LeanError(f"'{folder}' holds no finished run (config.yaml and model.safetensors); train one first.")
+        # In this process: starting others takes longer than most questions.
+        self._config = dataclasses.replace(run.config(), workers=0, pin_memory=False)
+        self._noted = _noted(run)
+        self.classes = tuple(map(str, self._noted["classes"]))
         self._device = machine.choose_device(device)
-        self._images = self._set(())
-        self.module: nn.Module = build_model(self._config, self._images, fresh=False)
-        load_saved(self.module, run, self._config, self._images)
+        images = self._set(())
+        self._augment = Augment(images, 0, self._device)
+        self.module: nn.Module = build_model(self._config, images, fresh=False)
+        load_saved(self.module, run, self._config, images)
         if self._config.channels_last:
             self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module.to(self._device).eval()
-        name = "fp32" if self._config.precision == "fp16" else self._config.precision
-        self._model = Precision(name, self._device).wrapped(self.module)
+        precision = self._config.precision
+        if precision == "fp16" or machine.precision_warning(precision, self._device) is not None:
+            precision = "fp32"  # it was trained elsewhere
+        self._model = Precision(precision, self._device).wrapped(self.module)
 
     def __call__(self, files: Sequence[Path | str]) -> Tensor:
         """Probabilities (files, classes), on the CPU.
@@ -61,27 +72,34 @@ class Predictor:
         Raises:
             LeanError: a file cannot be read as a picture.
         """
-        images = self._set(files)
-        augment = Augment(images, 0, self._device)
         answers = [torch.empty(0, len(self.classes))]
         with torch.inference_mode():
-            for batch in evaluation_batches(images.test, self._config):
-                pixels = _grey(batch.inputs) if images.channels == 1 else batch.inputs
-                logits = self._model(augment.evaluate(pixels.to(self._device)))
-                answers.append(logits.float().softmax(1).cpu())
+            answers += [self._model(inputs).float().softmax(1).cpu() for inputs in self._batches(files)]
         return torch.cat(answers)
+
+    def shown(self, files: Sequence[Path | str]) -> Tensor:
+        """The files as the network sees them, (files, channels, height, width): as in the run's evaluation."""
+        return torch.cat(list(self._batches(files)))
 
     def readable(self, files: Sequence[Path | str]) -> Tensor:
         """Which of the files can be read as pictures: one bool each."""
         return self._part(files).readable()
 
+    def _batches(self, files: Sequence[Path | str]) -> Iterator[Tensor]:
+        if isinstance(files, str | Path):
+            raise LeanError(f"a Predictor takes a list of files, not the single '{files}'; put it into brackets.")
+        for batch in evaluation_batches(self._part(files), self._config):
+            pixels = _grey(batch.inputs) if self._noted["channels"] == 1 else batch.inputs
+            yield self._augment.evaluate(pixels.to(self._device))
+
     def _part(self, files: Sequence[Path | str]) -> FileImages:
         source, unknown = Folder("", tuple(map(str, files))), torch.zeros(len(files), dtype=torch.int64)
-        return FileImages(source, unknown, self._made_with["image_size"], seed=0, keep=False)
+        size, whole = self._noted["image_size"], self._noted["window"] == "whole"
+        return FileImages(source, unknown, size, seed=0, keep=False, whole=whole)
 
     def _set(self, files: Sequence[Path | str]) -> ImageSet:
-        """The files as the test part of a set that is shown like the one that was trained on."""
-        noted, part = self._made_with, self._part(files)
+        """The files as both parts of a set that is shown like the one that was trained on."""
+        noted, part = self._noted, self._part(files)
         return ImageSet(
             name="files",
             train=part,
@@ -96,10 +114,17 @@ class Predictor:
         )
 
 
-def shown_by(images: ImageSet) -> dict[str, Any]:
-    """What a run must note for `Predictor`."""
-    noted = {name: getattr(images, name) for name in SHOWN}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in noted.items()}
+def _noted(run: RunFolder) -> Json:
+    """What the run noted of how pictures are shown."""
+    noted, remedy = run.made_with(), "train again, or use `leantrain eval`"
+    check_fields(noted, NOTED, run.settings_file, remedy)
+    for name in ("mean", "std"):
+        values, least = noted[name], 0.0 if name == "mean" else 1e-12
+        if len(values) != noted["channels"] or not all(
+            type(value) in (int, float) and math.isfinite(value) and value >= least for value in values
+        ):
+            raise LeanError(f"{name} in '{run.settings_file}' is {values}, so it was damaged; {remedy}.")
+    return noted
 
 
 def pictures(places: Sequence[Path]) -> list[Path]:
@@ -107,10 +132,10 @@ def pictures(places: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            inside = sorted(f for f in place.rglob("*") if f.suffix.lower() in EXTENSIONS and f.is_file())
+            inside = images_below(place, "")
             if not inside:
                 raise LeanError(f"'{place}' has no images; expected files ending in {', '.join(EXTENSIONS)}.")
-            found += inside
+            found += [place / file for file in inside]
         elif place.is_file():
             found.append(place)
         else:
