@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from leantrain.run.loop import Run
 
 LONG, ENOUGH, TRIES = 2.0, 0.3, 40
-"""Seconds of a step from which on it need not be tried twice, as what a first one takes longer is little beside it;
-seconds that are enough for one size; and how often each is tried at most."""
+"""Seconds of a trial from which on it need not be repeated, as what a first one takes longer is little beside it;
+seconds that are enough for each form; and how often each is tried at most."""
 
 PIXELS = 64 * 224**2
 """Of the images that a step is tried with, in all."""
