@@ -258,11 +258,12 @@ def _check_unused(folder: ComparisonFolder, resume: bool) -> None:
 
 def _all_budgets(stored: Settings, added: tuple[float, ...], unit: str) -> tuple[float, ...]:
     """The budgets of a comparison that is resumed; one without any has other rows and cannot take some."""
-    flags = {"cost": "--budgets", "time": "--time-budgets"}
+    from leantrain.compare.settings import FLAGS
+
     if added and not stored.budgets:
-        raise LeanError(f"{flags[unit]} cannot be added to a comparison without budgets; choose another --out.")
+        raise LeanError(f"{FLAGS[unit]} cannot be added to a comparison without budgets; choose another --out.")
     if added and unit != stored.unit:
-        raise LeanError(f"{flags[unit]} cannot be added to a comparison by {flags[stored.unit]}; choose another --out.")
+        raise LeanError(f"{FLAGS[unit]} cannot be added to a comparison by {FLAGS[stored.unit]}; choose another --out.")
     return tuple(sorted({*stored.budgets, *added}))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from leantrain.compare.settings import UNITS, Entry, Settings
+from leantrain.compare.settings import FLAGS, Entry, Settings
 from leantrain.errors import LeanError
 from leantrain.files import append_line, write_text
 from leantrain.run.config import TrainConfig, from_mapping, load_yaml
@@ -65,8 +65,8 @@ class ComparisonFolder:
             raise LeanError(f"seeds, margin or budgets in '{self.settings_file}' are out of range; put them back.")
         if type(content.get("control_batch_size", 1)) not in (int, type(None)):
             raise LeanError(f"control_batch_size in '{self.settings_file}' is no number; put it back.")
-        if content.get("unit", "cost") not in UNITS:
-            raise LeanError(f"unit in '{self.settings_file}' is none of {', '.join(UNITS)}; put it back.")
+        if content.get("unit", "cost") not in FLAGS:
+            raise LeanError(f"unit in '{self.settings_file}' is none of {', '.join(FLAGS)}; put it back.")
         config = TrainConfig(**from_mapping(content["train"], str(self.settings_file)))
         return Settings(
             config,

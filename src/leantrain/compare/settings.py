@@ -18,8 +18,8 @@ from leantrain.run.setup import with_batch_size
 BASELINE = PLAIN
 """What every method is compared with."""
 
-UNITS = ("cost", "time")
-"""What a budget may be a share of."""
+FLAGS = {"cost": "--budgets", "time": "--time-budgets"}
+"""What budgets may be shares of, and the flag that gives such."""
 
 RS2_ALONE = re.compile(r"rs2(\[[^\]]*\])?")  # needs no control of its own kind, but a chain with it does
 
@@ -135,8 +135,9 @@ def split_budgets(text: str, unit: str = "cost") -> tuple[float, ...]:
     except ValueError:
         found = []
     if not found or not all(0 < budget <= 1 for budget in found):
-        flag = "--time-budgets" if unit == "time" else "--budgets"
-        raise LeanError(f"{flag} is '{text}', but must be shares of full training's {unit}, such as 0.2,0.33,0.5.")
+        raise LeanError(
+            f"{FLAGS[unit]} is '{text}', but must be shares of full training's {unit}, such as 0.2,0.33,0.5."
+        )
     return tuple(found)
 
 

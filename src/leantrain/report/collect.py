@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from leantrain.compare.folder import ComparisonFolder
+from leantrain.compare.settings import FLAGS
 from leantrain.compare.summary import summarise
 from leantrain.compare.table import comparison_cells
 from leantrain.errors import LeanError
@@ -117,8 +118,9 @@ def _comparison(folder: Path, share: int) -> Json:
         budgeted = row["method"] if row["budget"] is not None else None
         series.append(Series(row["label"], row["role"], row["control_of"], runs, budgeted))
     flags = [("--methods", ",".join(settings.methods)), ("--seeds", str(settings.seeds))]
-    flag = "--time-budgets" if settings.unit == "time" else "--budgets"
-    flags += [(flag, ",".join(f"{budget:g}" for budget in settings.budgets))] if settings.budgets else []
+    flags += (
+        [(FLAGS[settings.unit], ",".join(f"{budget:g}" for budget in settings.budgets))] if settings.budgets else []
+    )
     flags += [] if settings.controls else [("--no-controls", "")]
     flags += [("--margin", f"{settings.margin:g}")] if settings.margin != 0.2 else []
     methods = [row for row in summary["rows"] if row["role"] == "method"]

@@ -54,7 +54,7 @@ class Predictor:
         self._noted = _noted(run)
         self.classes = tuple(map(str, self._noted["classes"]))
         self._device = machine.choose_device(device)
-        images = self._set(())
+        images = self._set()
         self._augment = Augment(images, 0, self._device)
         self.module: nn.Module = build_model(self._config, images, fresh=False)
         load_saved(self.module, run, self._config, images)
@@ -97,9 +97,9 @@ class Predictor:
         size, whole = self._noted["image_size"], self._noted["window"] == "whole"
         return FileImages(source, unknown, size, seed=0, keep=False, whole=whole)
 
-    def _set(self, files: Sequence[Path | str]) -> ImageSet:
-        """The files as both parts of a set that is shown like the one that was trained on."""
-        noted, part = self._noted, self._part(files)
+    def _set(self) -> ImageSet:
+        """A set without images that is shown like the one that was trained on."""
+        noted, part = self._noted, self._part(())
         return ImageSet(
             name="files",
             train=part,
